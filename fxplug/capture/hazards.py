@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ASKED_BY_NAME",
+    "FILE_OF_CONTAINERS",
+    "OF_SEQUENCES",
     "Scan",
     "arguments_under_test",
     "leads_astray",
@@ -55,10 +57,10 @@ __all__ = [
     "values_by_name",
 ]
 
-_FILE_OF_CONTAINERS = torch.nn.modules.container.__file__
+FILE_OF_CONTAINERS = torch.nn.modules.container.__file__
 """Where all that is done with what a module is called with is to hand it on."""
 _FILE_OF_SEQUENCES = torch.nn.utils.rnn.__file__
-_OF_SEQUENCES = {
+OF_SEQUENCES = {
     name: value
     for name, value in vars(torch.nn.utils.rnn).items()
     if isinstance(value, FunctionType) and value.__code__.co_filename == _FILE_OF_SEQUENCES
@@ -319,7 +321,7 @@ def _is_foreign(filename: str) -> bool:
     """
     if filename == _FILE_OF_SEQUENCES:
         return False
-    return passes_calls_on(filename) or is_standard(filename) or filename == _FILE_OF_CONTAINERS
+    return passes_calls_on(filename) or is_standard(filename) or filename == FILE_OF_CONTAINERS
 
 
 def _found_by(function: FunctionType, names: frozenset[str]) -> Iterator[Any]:
@@ -344,8 +346,8 @@ def _called_through(value: Any, names: frozenset[str], alike: _Alike) -> Iterato
     elif isinstance(value, ModuleType):
         if not is_of_library(str(value.__name__)):
             yield from _called_in_module(value, names, alike, frozenset())
-        elif not names.isdisjoint(_OF_SEQUENCES):
-            yield from ((_OF_SEQUENCES[name], None) for name in _OF_SEQUENCES.keys() & names)
+        elif not names.isdisjoint(OF_SEQUENCES):
+            yield from ((OF_SEQUENCES[name], None) for name in OF_SEQUENCES.keys() & names)
     elif isinstance(value, type):
         yield from _called_through_class(value, names)
     else:

@@ -61,6 +61,7 @@ from fxplug.capture.trampolines import Patches, PatchGroup, SlotPatch, Trampolin
 from fxplug.capture.world import modes_named
 from fxplug.capture.wrapping import (
     body_of,
+    enter_plainly,
     hold_leaves,
     hold_modes,
     hold_wrapped,
@@ -600,6 +601,8 @@ def entering_module(module: nn.Module) -> None:
     """Hear that the forward of a module is about to be traced."""
     session = active.get()
     if session is None:
+        return
+    if enter_plainly(_patches, session, module):
         return
     likeness = session.likenesses.of(module)
     if likeness in session.entered:

@@ -22,7 +22,7 @@ from fxplug.capture.sessions import active
 from fxplug.capture.settings import SETTERS
 from fxplug.capture.sources import is_asked_by_program, is_installed, place_in_program, user_line
 from fxplug.capture.state import class_error
-from fxplug.capture.stateful import refuse_moved_state
+from fxplug.capture.stateful import STATEFUL_USES, refuse_moved_state
 from fxplug.capture.unseen import missed_function
 from fxplug.capture.writes import writes_of
 from fxplug.errors import TraceError
@@ -62,6 +62,21 @@ _FINDING_WEIGHTS = frozenset(
     }
 )
 """Names in code that may find weights past what is heard of attributes."""
+_REMARKABLE = frozenset(
+    {
+        "environ",
+        "set",
+        "training",
+        *FORWARDS,
+        *CHANGING_GRADIENTS,
+        *SETTERS,
+        *STATEFUL_USES,
+        *_FINDING_WEIGHTS,
+    }
+    | _UNHEARD
+    | {function.__name__ for function in IDENTITY}
+)
+"""Names in code that matter, even if all that it does is call modules and torch."""
 CHANGES_CONTAINERS = frozenset(
     {
         *("__delitem__", "__iadd__", "__imul__", "__setitem__"),
@@ -325,6 +340,25 @@ class StateKeeper:
             self._states.expect_changes()
         if self._outside is not None:
             self._outside.note_function(function, code, names)
+
+    def on_plain_function(self, function: FunctionType, code: CodeType, owner: Any) -> bool:
+        """Hear of a function that the program may call, and that does nothing but call others.
+
+        Args:
+            function: The function.
+            code: Its own code.
+            owner: The object whose method it is.
+
+        Returns:
+            Whether it says the same of all objects.
+        """
+        names = scan_of(code).names
+        if not names.isdisjoint(_REMARKABLE):
+            self.on_function_reached(function, code, names, owner)
+            return False
+        if self._outside is not None:
+            self._outside.note_code(code)
+        return True
 
     def on_question_found(self, function: FunctionType, code: CodeType, question: Any) -> None:
         """Hear that a function finds what asks something that no value hears of, and where its calls are not heard of.

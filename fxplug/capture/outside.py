@@ -187,9 +187,8 @@ class OutsideState:
             code: Its own, if it is lent another one.
             names: Those of globals and attributes that it, or a function in it, uses.
         """
-        if is_installed(code.co_filename):
+        if not self.note_code(code):
             return
-        self._codes.append(code)
         if "environ" in names:
             self._add(Known("global", "os", "environ"), os.environ)
         if "set" in names:
@@ -214,6 +213,13 @@ class OutsideState:
         if function.__defaults__ or function.__kwdefaults__:
             self._note_defaults(function, code)
         self._note_attributes_of(function, writes.attributes)
+
+    def note_code(self, code: CodeType) -> bool:
+        """Take note of code that may run; return whether it is of the program, and not of a library."""
+        if is_installed(code.co_filename):
+            return False
+        self._codes.append(code)
+        return True
 
     def _note_imports(
         self, code: CodeType, package: Any, names: frozenset[str], assigned: frozenset[str]

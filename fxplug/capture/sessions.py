@@ -146,6 +146,14 @@ class ModuleInterceptor(Protocol):
         """Hear of a function that the program may call, its own code, the names in it, and whose method it is."""
         ...
 
+    def on_plain_function(self, function: FunctionType, code: CodeType, owner: Any) -> bool:
+        """Hear of a function that the program may call, and in which there is nothing to look for.
+
+        Returns:
+            Whether nobody need say so of another object.
+        """
+        ...
+
     def on_question_found(self, function: FunctionType, code: CodeType, question: Any) -> None:
         """Hear that a function finds what asks something of values, where its calls are not heard of."""
         ...
@@ -206,6 +214,7 @@ class Session:
             "caches",
             "conversions",
             "entered",
+            "plain",
             "heard",
             "interceptor",
             "leaves",
@@ -247,6 +256,9 @@ class Session:
         """The ids of the code of those of them that are no functions of Python or torch, and of functions in them."""
         self.caches = Caches()
         """The functions among them whose results are kept."""
+        self.plain: dict[tuple[Any, ...], frozenset[str]] = {}
+        """Forward, and layout of a module (see `fxplug.capture.plain_functions`) -> names of what it does not call, of
+        those in which there is nothing to look for."""
         self.entered: set[int] = set()
         """The likenesses of modules whose forward, with the hooks around it, needs no further look."""
         self.probes: list[tuple[Any, TraceError | None]] = []

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType
 
-__all__ = ["refuse_moved_state"]
+__all__ = ["STATEFUL_USES", "refuse_moved_state"]
 
-_USES = frozenset(
+STATEFUL_USES = frozenset(
     {"draw", "fast_forward", "get_last_lr", "get_scale", "param_groups", "reset", "scale", "state", "step"}
     | {"unscale_", "update", "zero_grad"}
 )
@@ -35,7 +35,7 @@ def refuse_moved_state(function: Any, code: CodeType, names: frozenset[str], own
     Raises:
         TraceError: It may do so. Nothing has run yet.
     """
-    if names.isdisjoint(_USES):
+    if names.isdisjoint(STATEFUL_USES):
         return
     for name, value in _found_by(function, code, names, owner):
         kind = type(value)

@@ -16,7 +16,7 @@ import uuid
 import weakref
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from torch import nn
 
@@ -35,6 +35,7 @@ from fxplug.capture.identity import IDENTITY
 from fxplug.capture.listeners import Untold
 from fxplug.capture.operands import Call
 from fxplug.capture.originals import note_shim, original_of
+from fxplug.capture.plain_functions import holds_values, layout_of, plain_parts
 from fxplug.capture.proxy import Proxy, TracerBase
 from fxplug.capture.sessions import Session, active
 from fxplug.capture.shims import call_leaf, class_patch, shim_for, traced_value
@@ -64,6 +65,7 @@ from fxplug.execute.guards import GuardedForward
 from fxplug.semantics.checks import PLAIN_CHECKS, same_value
 from fxplug.semantics.internals import (
     MODULES_WITH_MODES,
+    hooks_around_forward,
     stands_in_for_scripts,
     torch_fx_wrapped_functions,
     torch_fx_wrapped_methods,
@@ -434,7 +436,32 @@ def look_through(patches: Patches, function: Callable[..., Any]) -> None:
     if session is None:
         return
     _watch(patches, session, function)
-    if namespace is None or id(namespace) in session.namespaces:
+    if namespace is not None:
+        _hold_kept(patches, session, namespace)
+
+
+def enter_plainly(patches: Patches, session: Session, module: nn.Module) -> bool:
+    """Enter the forward of a module, if there is nothing to look for in it and nothing runs around it; return that."""
+    forward = getattr(type(module), "forward", None)
+    held = vars(module)
+    if type(forward) is not FunctionType or "forward" in held or hooks_around_forward(module):
+        return False
+    layout = forward, *layout_of(module)
+    values = session.plain.get(layout)
+    if values is not None and holds_values(module, values):
+        return True
+    found = _watch_plainly(patches, session, forward, module)
+    if found is None:
+        return False
+    _hold_kept(patches, session, forward.__globals__)
+    if found.is_alike:
+        session.plain[layout] = found.values
+    return True
+
+
+def _hold_kept(patches: Patches, session: Session, namespace: dict[str, Any]) -> None:
+    """Catch what this trace keeps, and is not written in Python, in the globals of a function."""
+    if id(namespace) in session.namespaces:
         return
     session.namespaces.add(id(namespace))
     kept = session.leaves
@@ -462,6 +489,8 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
     """Hear of the questions that no traced value hears (see `fxplug.capture.hazards`), in what a function may call."""
     function = _plain(function)
     receiver = getattr(function, "__self__", None)
+    if _watch_plainly(patches, session, function, receiver) is not None:
+        return
     is_astray, calls = False, Untold()
     with calls:
         for found, owner, scan in reachable(function, receiver, session, partial(body_of, patches)):
@@ -475,6 +504,37 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
             ("functions", id(session)),
             lambda: CallsOfFunctionsPatch(partial(_enter_unseen, patches, session)),
         )
+
+
+class _Plain(NamedTuple):
+    """What was found of a function in which there is nothing to look for."""
+
+    values: frozenset[str]
+    """Names of its object whose values it does not call."""
+    is_alike: bool
+    """Whether all that there was to do about it is done, whatever else it is a method of."""
+
+
+def _watch_plainly(patches: Patches, session: Session, function: Any, receiver: Any) -> _Plain | None:
+    """Do what is left to do about a function in which there is nothing to look for; return None for any other one."""
+    interceptor = session.interceptor
+    if interceptor is None or getattr(interceptor, "hears_functions", False):
+        return None
+    parts = plain_parts(function, receiver, partial(_code_of, patches))
+    if parts is None:
+        return None
+    values, is_alike = frozenset[str](), True
+    for part in parts:
+        session.looked.add(id(part.code))
+        values |= part.values
+        is_alike &= interceptor.on_plain_function(part.function, part.code, receiver)
+        if id(part.function) in session.heard or id(part.function) in session.caches.computing:
+            _hold_function(patches, session, part.function)
+    return _Plain(values, is_alike)
+
+
+def _code_of(patches: Patches, function: FunctionType) -> CodeType:
+    return body_of(patches, function).__code__
 
 
 def _watch_one(

@@ -226,6 +226,11 @@ class InputReceiver(ValueKeeper):
                 self.note_refusal(error)
                 raise error
 
+    def on_plain_function(self, function: FunctionType, code: CodeType, owner: Any) -> bool:
+        """Hear of a function that the program may call (see `StateKeeper`): it may find an example, too."""
+        self.on_function_reached(function, code, scan_of(code).names, owner)
+        return False
+
     def is_input(self, value: Any) -> bool:
         """Return whether an object is one of the inputs of the program."""
         return any(value is one for _, before, after, _ in self._wholes for one in (before, after))

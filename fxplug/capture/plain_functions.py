@@ -1,0 +1,414 @@
+"""Functions in which there is nothing to look for: all that they do is call modules of their object, methods and torch.
+
+Most forwards of networks are like that. What is looked for elsewhere (see `fxplug.capture.hazards`) is then known not
+to be there: they ask nothing that no traced value hears, they find no other code than that of modules, whose calls are
+heard of, and they hand on nothing but numbers, tensors and what they were given themselves. Each instruction has to be
+one that is known; any other one, of a newer Python perhaps, makes a function one that is looked through.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import weakref
+from operator import is_
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import nn
+
+from fxplug.capture.containers import PLAIN, is_of_library
+from fxplug.capture.conversions import CONVERSIONS
+from fxplug.capture.hazards import FILE_OF_CONTAINERS, OF_SEQUENCES, scan_of
+from fxplug.capture.world import modes_named, world_found_by, world_kept_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["PlainPart", "holds_values", "layout_of", "plain_parts"]
+
+
+class _Reads(NamedTuple):
+    """What a plain function reads."""
+
+    called: frozenset[str]
+    """Names of its object whose values it calls at once."""
+    tested: frozenset[str]
+    """Those whose values it only compares with None, or takes for a condition."""
+    used: frozenset[str]
+    """All others."""
+    globals: tuple[str, ...]
+
+
+_HARMLESS = frozenset(
+    {
+        *("CACHE", "NOP", "NOT_TAKEN", "PRECALL", "PUSH_NULL", "RESUME", "TO_BOOL", "EXTENDED_ARG"),
+        *("COPY", "DUP_TOP", "DUP_TOP_TWO", "POP_TOP", "ROT_TWO", "ROT_THREE", "ROT_FOUR", "SWAP"),
+        *("CALL", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_KW", "CALL_METHOD", "KW_NAMES"),
+        *("BUILD_CONST_KEY_MAP", "BUILD_LIST", "BUILD_MAP", "BUILD_TUPLE"),
+        *("LOAD_CONST", "LOAD_SMALL_INT", "RETURN_CONST", "RETURN_VALUE", "STORE_FAST"),
+        *("BINARY_OP", "COMPARE_OP", "UNARY_INVERT", "UNARY_NEGATIVE", "UNARY_POSITIVE"),
+        *(
+            f"{prefix}_{name}"
+            for prefix in ("BINARY", "INPLACE")
+            for name in (
+                "ADD",
+                "FLOOR_DIVIDE",
+                "MATRIX_MULTIPLY",
+                "MULTIPLY",
+                "POWER",
+                "SUBTRACT",
+                "TRUE_DIVIDE",
+            )
+        ),
+        *("JUMP_FORWARD", "JUMP_IF_FALSE_OR_POP", "JUMP_IF_TRUE_OR_POP"),
+        *("POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_FORWARD_IF_TRUE"),
+    }
+)
+"""Instructions that read no attribute and no variable, of all Pythons: a traced value hears of each."""
+_STORE_AND_LOAD = "STORE_FAST_LOAD_FAST"
+_LOADING = frozenset(
+    {
+        *("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_BORROW_LOAD_FAST_BORROW", "LOAD_FAST_LOAD_FAST"),
+        _STORE_AND_LOAD,
+    }
+)
+_WITHOUT_EFFECT = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "RESUME"})
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_OF_CLASSES = frozenset({"__annotate__", "__annotate_func__", "__dict__", "__weakref__"})
+_QUIET_METHODS = frozenset({"__del__", "__init__", "__init_subclass__", "__new__", "__repr__"})
+"""What a class may define of its own, and nobody calls where a module of it is called."""
+
+
+_reads: dict[int, tuple[weakref.ref[CodeType], _Reads | None]] = {}
+
+
+def _reads_of(code: CodeType) -> _Reads | None:
+    """Return what a plain function reads, by its code; None where it is no plain one. Code is read once."""
+    key = id(code)
+    known = _reads.get(key)
+    if known is None:
+        known = _reads[key] = weakref.ref(code, lambda _: _reads.pop(key, None)), _read(code)
+    return known[1]
+
+
+def _read(code: CodeType) -> _Reads | None:
+    is_closed = code.co_freevars or code.co_cellvars or code.co_flags & _SUSPENDED
+    if is_closed or getattr(code, "co_exceptiontable", b"") or any(map(_is_code, code.co_consts)):
+        return None
+    scan = scan_of(code)
+    asks = scan.asks or scan.tests or scan.pairs or scan.comparisons or scan.forwards or scan.is_blind
+    if asks or any(modes_named(scan.names)) or not scan.names.isdisjoint({*CONVERSIONS, *OF_SEQUENCES}):
+        return None
+    reader = _Reader(code.co_varnames[0] if code.co_argcount else None)
+    entries = list(dis.get_instructions(code))
+    if not all(map(reader.take, entries)):
+        return None
+    return reader.reads()
+
+
+def _is_code(value: Any) -> bool:
+    return isinstance(value, CodeType)
+
+
+class _Reader:
+    """Follows what is on top of the stack through code that runs from its beginning to its end.
+
+    Args:
+        own: The name of the first parameter, the object of a method.
+    """
+
+    def __init__(self, own: str | None) -> None:
+        self._own = own
+        self._top = ""
+        """``"self"``, ``"held"`` (an attribute of it), ``"held, None"``, ``"global"`` (or an attribute of one)."""
+        self._name = ""
+        """Of the attribute."""
+        self._called: set[str] = set()
+        self._tested: set[str] = set()
+        self._used: set[str] = set()
+        self._globals: dict[str, None] = {}
+
+    def reads(self) -> _Reads:
+        """Return what was read."""
+        return _Reads(*map(frozenset, (self._called, self._tested, self._used)), tuple(self._globals))
+
+    def take(self, entry: dis.Instruction) -> bool:
+        """Follow an instruction; return whether it is one of a plain function."""
+        name, top = entry.opname, self._top
+        if entry.is_jump_target and top:
+            # Something else may be there when the code comes from elsewhere.
+            self._note_use(is_used=True)
+            return top != "self" and self._follow(entry, "")
+        if name in _WITHOUT_EFFECT:
+            return True
+        if top == "self" and name not in {"LOAD_ATTR", "LOAD_METHOD"}:
+            return False  # It hands itself on.
+        if top == "held":
+            self._note_use(
+                is_used=not (name == "TO_BOOL" or name.startswith("POP_JUMP") or _loads_none(entry))
+            )
+        elif top == "held, None":
+            self._note_use(is_used=name != "IS_OP")
+        return self._follow(entry, top)
+
+    def _note_use(self, *, is_used: bool) -> None:
+        """Note what becomes of the attribute that was read last."""
+        if self._top.startswith("held"):
+            (self._used if is_used else self._tested).add(self._name)
+
+    def _follow(self, entry: dis.Instruction, top: str) -> bool:
+        name, self._top = entry.opname, ""
+        if name in _WITHOUT_EFFECT:
+            return True
+        if name in _LOADING:
+            return self._load(entry)
+        if name == "LOAD_GLOBAL":
+            self._globals[entry.argval] = None
+            self._top = "global"
+            return True
+        if name in {"LOAD_ATTR", "LOAD_METHOD"}:
+            return self._read_attribute(entry, top)
+        if top == "held" and _loads_none(entry):
+            self._top = "held, None"
+            return True
+        if name == "IS_OP":
+            return top == "held, None"
+        if name.endswith(("IF_NONE", "IF_NOT_NONE")):
+            return top == "held"
+        return name in _HARMLESS and not (name == "STORE_FAST" and entry.argval == self._own)
+
+    def _load(self, entry: dis.Instruction) -> bool:
+        names = entry.argval if isinstance(entry.argval, tuple) else (entry.argval,)
+        if self._own is None or self._own not in names:
+            return True
+        self._top = "self"
+        is_stored = entry.opname == _STORE_AND_LOAD and names[0] == self._own
+        return names.count(self._own) == 1 and names[-1] == self._own and not is_stored
+
+    def _read_attribute(self, entry: dis.Instruction, top: str) -> bool:
+        name: str = entry.argval
+        if name.startswith("__"):
+            return False
+        if top == "global":
+            self._top = "global"
+            return True
+        if top != "self":
+            return False
+        if entry.opname == "LOAD_METHOD" or _is_method(entry):
+            self._called.add(name)
+        else:
+            self._top, self._name = "held", name
+        return True
+
+
+def _loads_none(entry: dis.Instruction) -> bool:
+    return entry.opname == "LOAD_CONST" and entry.argval is None
+
+
+def _is_method(entry: dis.Instruction) -> bool:
+    """Return whether an attribute is read to be called at once; newer Pythons have no instruction of its own for it."""
+    return "LOAD_METHOD" not in dis.opmap and bool((entry.arg or 0) & 1)
+
+
+# -- what it finds
+
+_quiet: dict[int, tuple[weakref.ref[CodeType], tuple[Any, ...]]] = {}
+"""Id of code -> the modules of torch that it was found to be plain with."""
+
+
+class PlainPart(NamedTuple):
+    """A plain function."""
+
+    function: FunctionType
+    code: CodeType
+    """Its own."""
+    values: frozenset[str]
+    """Names of its object whose values it does not call."""
+
+
+def plain_parts(
+    function: Any, receiver: Any, code_of: Callable[[FunctionType], CodeType]
+) -> list[PlainPart] | None:
+    """Return a plain function and the methods that it calls, which are plain too; None for others.
+
+    Args:
+        function: A function or method.
+        receiver: The object whose method it is; None for a function.
+        code_of: Returns the own code of a function, whose code may be exchanged.
+    """
+    found: list[PlainPart] = []
+    waiting: list[Any] = [getattr(function, "__func__", function)]
+    seen: set[int] = set()
+    while waiting:
+        current = waiting.pop()
+        if type(current) is not FunctionType:
+            return None
+        code = code_of(current)
+        if id(code) in seen:
+            continue
+        seen.add(id(code))
+        if code.co_filename == FILE_OF_CONTAINERS:
+            continue  # It calls modules, and nothing else.
+        reads = _reads_of(code)
+        if reads is None or not _finds_torch_alone(current, code, reads):
+            return None
+        if reads.called or reads.tested or reads.used:
+            methods = _methods_called(receiver, reads)
+            if methods is None:
+                return None
+            waiting += methods
+        found.append(PlainPart(current, code, reads.tested | reads.used))
+    return found
+
+
+def layout_of(module: nn.Module) -> tuple[Any, ...]:
+    """Return what is the same for modules whose methods find the same, but for values that they do not call."""
+    modules = module.__dict__["_modules"]
+    return (type(module), *modules, *map(type, modules.values()))
+
+
+def holds_values(module: nn.Module, names: Iterable[str]) -> bool:
+    """Return whether what a module has under some names, other modules aside, holds nothing."""
+    held = module.__dict__
+    own, modules = held.get, held["_modules"]
+    return all(name in modules or (name in held and type(own(name)) in PLAIN) for name in names)
+
+
+def _finds_torch_alone(function: FunctionType, code: CodeType, reads: _Reads) -> bool:
+    """Return whether the globals that a function reads are modules of torch, and its defaults hold nothing."""
+    defaults, named = function.__defaults__, function.__kwdefaults__
+    if defaults is not None and not all(type(value) in PLAIN for value in defaults):
+        return False
+    if named is not None and not all(type(value) in PLAIN for value in named.values()):
+        return False
+    namespace = function.__globals__
+    values = tuple(map(namespace.get, reads.globals))
+    key = id(code)
+    known = _quiet.get(key)
+    if known is not None and len(known[1]) == len(values) and all(map(is_, known[1], values)):
+        return True
+    if not all(map(_is_of_torch, values)):
+        return False
+    names = scan_of(code).names
+    if any(True for _ in world_found_by(namespace, names)) or any(
+        True for _ in world_kept_by(function, None, names)
+    ):
+        return False
+    _quiet[key] = weakref.ref(code, lambda _: _quiet.pop(key, None)), values
+    return True
+
+
+def _is_of_torch(value: Any) -> bool:
+    return type(value) is ModuleType and f"{value.__name__}.".startswith("torch.")
+
+
+# -- what its object holds
+
+
+class _Class(NamedTuple):
+    """What is known of a class of modules."""
+
+    sizes: tuple[int, ...]
+    """How much its own classes hold."""
+    is_quiet: bool
+    """Whether none of its methods runs without being named, besides those that make it."""
+    own: Mapping[str, Any]
+    """Name -> what its own classes hold under it."""
+
+
+_classes: weakref.WeakKeyDictionary[type, _Class] = weakref.WeakKeyDictionary()
+_layers: dict[type, bool] = {}
+"""Class -> whether it is one of torch."""
+
+
+def _class_of(kind: type) -> _Class:
+    bases = [base for base in kind.__mro__ if not is_of_library(base.__module__)]
+    sizes = tuple(len(vars(base)) for base in bases)
+    known = _classes.get(kind)
+    if known is None or known.sizes != sizes:
+        own: dict[str, Any] = {}
+        for base in reversed(bases):
+            own.update(vars(base))
+        is_quiet = type(kind) is type and not any(map(_runs_unnamed, own, own.values()))
+        known = _classes[kind] = _Class(sizes, is_quiet, own)
+    return known
+
+
+def _runs_unnamed(name: str, value: Any) -> bool:
+    is_special = name[:2] == "__" == name[-2:] and name not in _QUIET_METHODS
+    return is_special and (callable(value) or hasattr(type(value), "__get__")) and name not in _OF_CLASSES
+
+
+def _is_quiet(module: Any) -> bool:
+    """Return whether nothing of a module runs but what is heard of, where it is called or compared with None."""
+    kind = type(module)
+    is_of_torch = _layers.get(kind)
+    if is_of_torch is None:
+        is_of_torch = issubclass(kind, nn.Module) and is_of_library(kind.__module__)
+        if is_of_torch:
+            _layers[kind] = True
+    return is_of_torch or (issubclass(kind, nn.Module) and _class_of(kind).is_quiet)
+
+
+def _methods_called(receiver: Any, reads: _Reads) -> list[Any] | None:
+    """Return the methods that a function calls of its object; None where it finds something that leads to others."""
+    kind = type(receiver)
+    if not issubclass(kind, nn.Module):
+        return None
+    known = _class_of(kind)
+    if not known.is_quiet:
+        return None
+    found = _Holder(receiver, known.own)
+    methods: list[Any] = []
+    for name in reads.called:
+        is_method, value = found.under(name)
+        if is_method:
+            methods.append(value)
+        elif value is not None and not _is_quiet(value):
+            return None
+    for name in reads.tested:
+        is_method, value = found.under(name)
+        if is_method or not (type(value) in PLAIN or _is_quiet(value)):
+            return None
+    for name in reads.used:
+        is_method, value = found.under(name)
+        if is_method or type(value) not in PLAIN:
+            return None
+    return methods
+
+
+_UNKNOWN = object()
+
+
+class _Holder:
+    """Finds what the attributes of a module are, as Python does, and runs none of its code.
+
+    Args:
+        module: The module.
+        own: Name -> what its own classes hold under it.
+    """
+
+    def __init__(self, module: nn.Module, own: Mapping[str, Any]) -> None:
+        held = module.__dict__
+        self._own, self._held = own, held
+        self._tables = held["_modules"], held["_parameters"], held["_buffers"]
+
+    def under(self, name: str) -> tuple[bool, Any]:
+        """Return whether a name is one of a method, and the function or value; `_UNKNOWN` for what is neither."""
+        if name in self._own:
+            value = self._own[name]
+            if name in self._held or not (type(value) is FunctionType or type(value) in PLAIN):
+                return False, _UNKNOWN
+            return type(value) is FunctionType, value
+        if name in self._held:
+            return False, self._held[name]
+        if name in _OF_MODULES:
+            return False, _UNKNOWN
+        for table in self._tables:
+            if name in table:
+                return False, table[name]
+        return False, _UNKNOWN
+
+
+_OF_MODULES = frozenset(dir(nn.Module))
