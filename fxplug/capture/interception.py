@@ -92,6 +92,7 @@ __all__ = [
     "active_interceptor",
     "entering",
     "entering_module",
+    "entering_plainly",
     "intercept",
     "original_call",
     "originals",
@@ -597,12 +598,21 @@ def entering(function: Callable[..., Any]) -> Callable[..., Any]:
     return body_of(_patches, function)
 
 
+def entering_plainly(module: nn.Module) -> bool | None:
+    """Hear that the forward of a module is about to be traced, if there is nothing to look for in it.
+
+    Returns:
+        Whether there is nothing more to say of it than of others that are alike; None if `entering_module` is to hear
+        of it.
+    """
+    session = active.get()
+    return None if session is None else enter_plainly(_patches, session, module)
+
+
 def entering_module(module: nn.Module) -> None:
     """Hear that the forward of a module is about to be traced."""
     session = active.get()
     if session is None:
-        return
-    if enter_plainly(_patches, session, module):
         return
     likeness = session.likenesses.of(module)
     if likeness in session.entered:

@@ -30,7 +30,13 @@ from fxplug.capture.defaults import Defaults, trace_with_defaults
 from fxplug.capture.depth import deeper_calls
 from fxplug.capture.entering import EnteredLeaves
 from fxplug.capture.inputs import Given, Input, annotations_of, inputs_of, name_of
-from fxplug.capture.interception import active_interceptor, entering_module, intercept, original_call
+from fxplug.capture.interception import (
+    active_interceptor,
+    entering_module,
+    entering_plainly,
+    intercept,
+    original_call,
+)
 from fxplug.capture.kinds import declare, fails_on_none
 from fxplug.capture.late import ReadKeeper
 from fxplug.capture.lazies import lazies_among, lazy_error
@@ -955,23 +961,12 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             kwargs: Of the call.
         """
         former = self._place
-        if path is not None:
-            self._surroundings.note_flags(path, m)
-        else:
+        if path is None:
             self._surroundings.note_outside(m)
             path = f"<{type(m).__name__}>"
-        if id(m) in self._lazy or (id(m) not in self._paths and lazies_among([m])):
-            raise self._refused(lazy_error(m, f"module {path!r}"))
-        if id(m) not in self._paths:
-            generate_code(m)
-            self._states.remember(m, path)
-        if has_backward_hooks(m):
-            refuse_backward_hooks(m, f"module {path!r}")
-        if self._draws is not None:
-            self._draws.note_held(path, m)
-        if self._outside is not None and type(m) not in self._outside.classes:
-            self._outside.note_class(type(m))
-        entering_module(m)
+            self._note_entering(path, m, is_outside=True)
+        else:
+            self._note_entering(path, m, is_outside=False)
         # What lies between this call and the module that is being left is described once, for all nodes inside.
         self._place = Place(_ENTER_CODE, former.origin(), ModuleScope(path, type(m), former.scope))
         self._place.session, self._place.looked = former.session, former.looked
@@ -979,6 +974,28 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             return forward(*args, **kwargs)
         finally:
             self._place = former
+
+    def _note_entering(self, path: str, module: nn.Module, *, is_outside: bool) -> None:
+        """Take note of what there is to know of a module whose forward is about to run."""
+        is_below = id(module) in self._paths
+        if id(module) in self._lazy or (not is_below and lazies_among([module])):
+            raise self._refused(lazy_error(module, f"module {path!r}"))
+        if not is_below:
+            generate_code(module)
+            self._states.remember(module, path)
+        if has_backward_hooks(module):
+            refuse_backward_hooks(module, f"module {path!r}")
+        if self._outside is not None and type(module) not in self._outside.classes:
+            self._outside.note_class(type(module))
+        plainly = entering_plainly(module)
+        if plainly:
+            return
+        if not is_outside:
+            self._surroundings.note_flags(path, module)
+        if self._draws is not None:
+            self._draws.note_held(path, module)
+        if plainly is None:
+            entering_module(module)
 
     def _refused(self, error: TraceError) -> TraceError:
         self.note_refusal(error)

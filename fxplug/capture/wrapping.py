@@ -440,23 +440,28 @@ def look_through(patches: Patches, function: Callable[..., Any]) -> None:
         _hold_kept(patches, session, namespace)
 
 
-def enter_plainly(patches: Patches, session: Session, module: nn.Module) -> bool:
-    """Enter the forward of a module, if there is nothing to look for in it and nothing runs around it; return that."""
+def enter_plainly(patches: Patches, session: Session, module: nn.Module) -> bool | None:
+    """Enter the forward of a module, if there is nothing to look for in it and nothing runs around it.
+
+    Returns:
+        Whether there is nothing more to say of the module than of others that are alike; None if it is to be looked
+        through.
+    """
     forward = getattr(type(module), "forward", None)
     held = vars(module)
     if type(forward) is not FunctionType or "forward" in held or hooks_around_forward(module):
-        return False
+        return None
     layout = forward, *layout_of(module)
     values = session.plain.get(layout)
     if values is not None and holds_values(module, values):
         return True
     found = _watch_plainly(patches, session, forward, module)
     if found is None:
-        return False
+        return None
     _hold_kept(patches, session, forward.__globals__)
     if found.is_alike:
         session.plain[layout] = found.values
-    return True
+    return found.is_alike
 
 
 def _hold_kept(patches: Patches, session: Session, namespace: dict[str, Any]) -> None:
