@@ -85,7 +85,7 @@ from fxplug.semantics.internals import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
-    from types import ModuleType
+    from types import CodeType, ModuleType
 
 __all__ = [
     "ModuleInterceptor",
@@ -96,6 +96,7 @@ __all__ = [
     "intercept",
     "original_call",
     "originals",
+    "own_code",
 ]
 
 _EVERY_TRACE = "every trace"
@@ -541,9 +542,14 @@ def _install(interceptor: ModuleInterceptor) -> None:
                 partial(Trampoline, found, template, {**constants, "<own>": False}, beneath=own.original),
             )
     _patches.hold(_EVERY_TRACE, "flag", _FlagPatch)
-    _patches.hold(_EVERY_TRACE, "methods", _methods_patch)
-    hold_modes(_patches, _EVERY_TRACE)
     hold_wrapped(_patches, _EVERY_TRACE)
+
+
+def _install_rest() -> None:
+    """Install what every trace needs of a program that does more than to call modules and torch."""
+    with _patches.lock:
+        _patches.hold(_EVERY_TRACE, "methods", _methods_patch)
+        hold_modes(_patches, _EVERY_TRACE)
 
 
 @contextmanager
@@ -570,6 +576,10 @@ def intercept(
             if interceptor.hears_every_attribute:
                 _hearing_every.add(session)
             _install(interceptor)
+            if interceptor.hears_every_attribute or getattr(interceptor, "mode", "symbolic") != "symbolic":
+                _install_rest()
+            else:
+                session.install_rest = _install_rest
             hold_leaves(_patches, session, modules, functions)
         with interceptor.torch_calls(session):
             yield
@@ -583,6 +593,11 @@ def intercept(
             _hearing_every.discard(session)
             if not _running:
                 _patches.release(_EVERY_TRACE)
+
+
+def own_code(function: FunctionType) -> CodeType:
+    """Return the code of a function, whatever code runs in its place meanwhile."""
+    return body_of(_patches, function).__code__
 
 
 def entering(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -352,13 +352,17 @@ class StateKeeper:
         Returns:
             Whether it says the same of all objects.
         """
-        names = scan_of(code).names
-        if not names.isdisjoint(_REMARKABLE):
-            self.on_function_reached(function, code, names, owner)
+        if self._is_remarkable(code):
+            self.on_function_reached(function, code, scan_of(code).names, owner)
             return False
         if self._outside is not None:
             self._outside.note_code(code)
         return True
+
+    @staticmethod
+    def _is_remarkable(code: CodeType) -> bool:
+        """Return whether there is more to know of a function that does nothing but call others."""
+        return not scan_of(code).names.isdisjoint(_REMARKABLE)
 
     def on_question_found(self, function: FunctionType, code: CodeType, question: Any) -> None:
         """Hear that a function finds what asks something that no value hears of, and where its calls are not heard of.

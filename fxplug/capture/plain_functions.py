@@ -12,20 +12,23 @@ import dis
 import inspect
 import weakref
 from operator import is_
-from types import CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from fxplug.capture.containers import PLAIN, is_of_library
 from fxplug.capture.conversions import CONVERSIONS
 from fxplug.capture.hazards import FILE_OF_CONTAINERS, OF_SEQUENCES, scan_of
 from fxplug.capture.world import modes_named, world_found_by, world_kept_by
+from fxplug.semantics.internals import global_hook_tables, hook_tables_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["PlainPart", "holds_values", "layout_of", "plain_parts"]
+__all__ = ["PlainPart", "holds_values", "is_plain_program", "layout_of", "plain_parts"]
 
 
 class _Reads(NamedTuple):
@@ -37,7 +40,8 @@ class _Reads(NamedTuple):
     """Those whose values it only compares with None, or takes for a condition."""
     used: frozenset[str]
     """All others."""
-    globals: tuple[str, ...]
+    found: tuple[tuple[str, ...], ...]
+    """The names by which it finds something among globals: that of a module, and those of attributes."""
 
 
 _HARMLESS = frozenset(
@@ -127,15 +131,21 @@ class _Reader:
         self._called: set[str] = set()
         self._tested: set[str] = set()
         self._used: set[str] = set()
-        self._globals: dict[str, None] = {}
+        self._chain: tuple[str, ...] = ()
+        """Names of a global, and of attributes of it in one another."""
+        self._found: dict[tuple[str, ...], None] = {}
 
     def reads(self) -> _Reads:
         """Return what was read."""
-        return _Reads(*map(frozenset, (self._called, self._tested, self._used)), tuple(self._globals))
+        return _Reads(*map(frozenset, (self._called, self._tested, self._used)), tuple(self._found))
 
     def take(self, entry: dis.Instruction) -> bool:
         """Follow an instruction; return whether it is one of a plain function."""
         name, top = entry.opname, self._top
+        if top == "global" and (
+            entry.is_jump_target or name not in {"LOAD_ATTR", "LOAD_METHOD", *_WITHOUT_EFFECT}
+        ):
+            self._found[self._chain] = None
         if entry.is_jump_target and top:
             # Something else may be there when the code comes from elsewhere.
             self._note_use(is_used=True)
@@ -164,8 +174,7 @@ class _Reader:
         if name in _LOADING:
             return self._load(entry)
         if name == "LOAD_GLOBAL":
-            self._globals[entry.argval] = None
-            self._top = "global"
+            self._top, self._chain = "global", (entry.argval,)
             return True
         if name in {"LOAD_ATTR", "LOAD_METHOD"}:
             return self._read_attribute(entry, top)
@@ -191,7 +200,7 @@ class _Reader:
         if name.startswith("__"):
             return False
         if top == "global":
-            self._top = "global"
+            self._top, self._chain = "global", (*self._chain, name)
             return True
         if top != "self":
             return False
@@ -209,6 +218,56 @@ def _loads_none(entry: dis.Instruction) -> bool:
 def _is_method(entry: dis.Instruction) -> bool:
     """Return whether an attribute is read to be called at once; newer Pythons have no instruction of its own for it."""
     return "LOAD_METHOD" not in dis.opmap and bool((entry.arg or 0) & 1)
+
+
+# -- whole programs
+
+
+def is_plain_program(
+    modules: Iterable[nn.Module],
+    code_of: Callable[[FunctionType], CodeType],
+    is_remarkable: Callable[[CodeType], bool],
+) -> bool:
+    """Return whether all modules of a program are layers of torch or have plain forwards, and nothing runs around them.
+
+    Args:
+        modules: The root and all modules below it.
+        code_of: Returns the own code of a function, whose code may be exchanged.
+        is_remarkable: Returns whether there is more to know of a function, by its code.
+    """
+    if any(global_hook_tables()):
+        return False
+    known: dict[tuple[Any, ...], frozenset[str]] = {}
+    for module in modules:
+        kind = type(module)
+        held = module.__dict__
+        is_usual = "forward" not in held and "train" not in held and not any(hook_tables_in(held))
+        if not is_usual:
+            return False
+        if kind in _own_layers or _is_own_layer(kind):
+            continue
+        layout = layout_of(module)
+        values = known.get(layout)
+        if values is not None and holds_values(module, values):
+            continue
+        if kind.train is not nn.Module.train or kind.eval is not nn.Module.eval:
+            return False
+        parts = plain_parts(vars(kind).get("forward", kind.forward), module, code_of)
+        if parts is None or any(is_remarkable(part.code) for part in parts):
+            return False
+        known[layout] = frozenset[str]().union(*(part.values for part in parts))
+    return True
+
+
+_own_layers: set[type] = set()
+
+
+def _is_own_layer(kind: type) -> bool:
+    """Return whether a class is one of those that torch has for layers, with nothing to be found out when it runs."""
+    is_own = str(kind.__module__).startswith("torch.nn.modules.") and not issubclass(kind, LazyModuleMixin)
+    if is_own:
+        _own_layers.add(kind)
+    return is_own
 
 
 # -- what it finds
@@ -237,6 +296,8 @@ def plain_parts(
         receiver: The object whose method it is; None for a function.
         code_of: Returns the own code of a function, whose code may be exchanged.
     """
+    if receiver is not None and not _is_quiet(receiver):
+        return None
     found: list[PlainPart] = []
     waiting: list[Any] = [getattr(function, "__func__", function)]
     seen: set[int] = set()
@@ -250,7 +311,8 @@ def plain_parts(
         seen.add(id(code))
         if code.co_filename == FILE_OF_CONTAINERS:
             continue  # It calls modules, and nothing else.
-        reads = _reads_of(code)
+        # What libraries do in their modules, such as captured ones, is known in other ways.
+        reads = None if type(receiver) in _layers else _reads_of(code)
         if reads is None or not _finds_torch_alone(current, code, reads):
             return None
         if reads.called or reads.tested or reads.used:
@@ -283,12 +345,12 @@ def _finds_torch_alone(function: FunctionType, code: CodeType, reads: _Reads) ->
     if named is not None and not all(type(value) in PLAIN for value in named.values()):
         return False
     namespace = function.__globals__
-    values = tuple(map(namespace.get, reads.globals))
+    values = tuple([namespace.get(chain[0]) for chain in reads.found])
     key = id(code)
     known = _quiet.get(key)
     if known is not None and len(known[1]) == len(values) and all(map(is_, known[1], values)):
         return True
-    if not all(map(_is_of_torch, values)):
+    if not all(map(_leads_to_torch, values, reads.found)):
         return False
     names = scan_of(code).names
     if any(True for _ in world_found_by(namespace, names)) or any(
@@ -299,40 +361,77 @@ def _finds_torch_alone(function: FunctionType, code: CodeType, reads: _Reads) ->
     return True
 
 
-def _is_of_torch(value: Any) -> bool:
-    return type(value) is ModuleType and f"{value.__name__}.".startswith("torch.")
+def _leads_to_torch(value: Any, chain: tuple[str, ...]) -> bool:
+    """Return whether there is a function of torch that computes, or a plain value, where the names lead to."""
+    for name in chain[1:]:
+        if type(value) is not ModuleType or not f"{value.__name__}.".startswith("torch."):
+            return False
+        value = vars(value).get(name)
+    kind = type(value)
+    if kind is FunctionType:
+        return value.__module__ in {"torch.functional", "torch.nn.functional"}
+    if kind is BuiltinFunctionType:
+        return value.__module__ == "torch" if value.__self__ is None else value.__module__ in _COMPUTING
+    return kind in {int, float, bool, torch.dtype} and len(chain) > 1
+
+
+_COMPUTING = frozenset({"torch._C._fft", "torch._C._linalg", "torch._C._nn", "torch._C._special"})
+"""Where the functions of torch are that compute, and that are written in C, besides those that are of no module."""
 
 
 # -- what its object holds
 
 
-class _Class(NamedTuple):
-    """What is known of a class of modules."""
+class _Class:
+    """What is known of a class of modules.
 
-    sizes: tuple[int, ...]
-    """How much its own classes hold."""
-    is_quiet: bool
-    """Whether none of its methods runs without being named, besides those that make it."""
-    own: Mapping[str, Any]
-    """Name -> what its own classes hold under it."""
+    Args:
+        kind: The class.
+        bases: Its own and those that it inherits from, of the program.
+        sizes: How much each of them holds.
+    """
+
+    def __init__(self, kind: type, bases: Sequence[type], sizes: list[int]) -> None:
+        self.bases, self.sizes = [weakref.ref(base) for base in bases], sizes
+        self.own: dict[str, Any] = {}
+        """Name -> what its own classes hold under it."""
+        for base in reversed(bases):
+            self.own.update(vars(base))
+        self.is_quiet = type(kind) is type and not any(map(_runs_unnamed, self.own, self.own.values()))
+        """Whether none of its methods runs without being named, besides those that make it."""
+        self.sorted: dict[int, _Sorted] = {}
+        """Id of what a function reads -> the names in it, sorted by where they lead."""
+
+    def is_current(self) -> bool:
+        """Return whether its classes hold as much as when this was made."""
+        return self.sizes == [len(base.__dict__) for ref in self.bases if (base := ref()) is not None]
 
 
-_classes: weakref.WeakKeyDictionary[type, _Class] = weakref.WeakKeyDictionary()
-_layers: dict[type, bool] = {}
-"""Class -> whether it is one of torch."""
+class _Sorted(NamedTuple):
+    """The names that a function reads of its object, and that its class has or has not."""
+
+    reads: _Reads
+    methods: Sequence[str]
+    called: Sequence[str]
+    """Those that it calls and that no class has."""
+    values: Sequence[str]
+    """Those that it does not call."""
+
+
+_classes: dict[int, tuple[weakref.ref[type], _Class]] = {}
+"""By id: a dict of weak references makes one for every question."""
+_layers: set[type] = set()
+"""Classes of torch."""
 
 
 def _class_of(kind: type) -> _Class:
-    bases = [base for base in kind.__mro__ if not is_of_library(base.__module__)]
-    sizes = tuple(len(vars(base)) for base in bases)
-    known = _classes.get(kind)
-    if known is None or known.sizes != sizes:
-        own: dict[str, Any] = {}
-        for base in reversed(bases):
-            own.update(vars(base))
-        is_quiet = type(kind) is type and not any(map(_runs_unnamed, own, own.values()))
-        known = _classes[kind] = _Class(sizes, is_quiet, own)
-    return known
+    key = id(kind)
+    known = _classes.get(key)
+    if known is None or not known[1].is_current():
+        bases = [base for base in kind.__mro__ if not is_of_library(base.__module__)]
+        found = _Class(kind, bases, [len(vars(base)) for base in bases])
+        known = _classes[key] = weakref.ref(kind, lambda _: _classes.pop(key, None)), found
+    return known[1]
 
 
 def _runs_unnamed(name: str, value: Any) -> bool:
@@ -343,72 +442,68 @@ def _runs_unnamed(name: str, value: Any) -> bool:
 def _is_quiet(module: Any) -> bool:
     """Return whether nothing of a module runs but what is heard of, where it is called or compared with None."""
     kind = type(module)
-    is_of_torch = _layers.get(kind)
-    if is_of_torch is None:
-        is_of_torch = issubclass(kind, nn.Module) and is_of_library(kind.__module__)
-        if is_of_torch:
-            _layers[kind] = True
-    return is_of_torch or (issubclass(kind, nn.Module) and _class_of(kind).is_quiet)
+    if kind in _layers:
+        return True
+    if not issubclass(kind, nn.Module):
+        return False
+    if is_of_library(kind.__module__):
+        _layers.add(kind)
+        return True
+    return _class_of(kind).is_quiet
 
 
 def _methods_called(receiver: Any, reads: _Reads) -> list[Any] | None:
     """Return the methods that a function calls of its object; None where it finds something that leads to others."""
-    kind = type(receiver)
-    if not issubclass(kind, nn.Module):
+    if receiver is None:
         return None
-    known = _class_of(kind)
-    if not known.is_quiet:
+    known = _class_of(type(receiver))
+    names = known.sorted.get(id(reads))
+    if names is None or names.reads is not reads:
+        names = known.sorted[id(reads)] = _sorted(known, reads)
+    held = receiver.__dict__
+    modules = held["_modules"]
+    own = known.own
+    for name in names.called:
+        module = modules.get(name)
+        is_other = name in _OF_MODULES or (name in held and held[name] is not None)
+        if is_other or not (module is None or _is_quiet(module)):
+            return None
+    for name in names.values:
+        value = _value_of(held, own, name)
+        if not (type(value) in PLAIN or (name not in reads.used and _is_quiet(value))):
+            return None
+    if any(name in held or type(own[name]) is not FunctionType for name in names.methods):
         return None
-    found = _Holder(receiver, known.own)
-    methods: list[Any] = []
-    for name in reads.called:
-        is_method, value = found.under(name)
-        if is_method:
-            methods.append(value)
-        elif value is not None and not _is_quiet(value):
-            return None
-    for name in reads.tested:
-        is_method, value = found.under(name)
-        if is_method or not (type(value) in PLAIN or _is_quiet(value)):
-            return None
-    for name in reads.used:
-        is_method, value = found.under(name)
-        if is_method or type(value) not in PLAIN:
-            return None
-    return methods
+    return [own[name] for name in names.methods]
+
+
+def _sorted(known: _Class, reads: _Reads) -> _Sorted:
+    methods = [name for name in reads.called if name in known.own]
+    called = [name for name in reads.called if name not in known.own]
+    return _Sorted(reads, methods, called, [*(reads.tested | reads.used)])
 
 
 _UNKNOWN = object()
 
 
-class _Holder:
-    """Finds what the attributes of a module are, as Python does, and runs none of its code.
+def _value_of(held: Mapping[str, Any], own: Mapping[str, Any], name: str) -> Any:
+    """Return what Python finds as an attribute of a module; `_UNKNOWN` where it would run something to find it.
 
     Args:
-        module: The module.
+        held: The module's own attributes.
         own: Name -> what its own classes hold under it.
+        name: Of the attribute.
     """
-
-    def __init__(self, module: nn.Module, own: Mapping[str, Any]) -> None:
-        held = module.__dict__
-        self._own, self._held = own, held
-        self._tables = held["_modules"], held["_parameters"], held["_buffers"]
-
-    def under(self, name: str) -> tuple[bool, Any]:
-        """Return whether a name is one of a method, and the function or value; `_UNKNOWN` for what is neither."""
-        if name in self._own:
-            value = self._own[name]
-            if name in self._held or not (type(value) is FunctionType or type(value) in PLAIN):
-                return False, _UNKNOWN
-            return type(value) is FunctionType, value
-        if name in self._held:
-            return False, self._held[name]
-        if name in _OF_MODULES:
-            return False, _UNKNOWN
-        for table in self._tables:
-            if name in table:
-                return False, table[name]
-        return False, _UNKNOWN
+    if name in own:
+        return _UNKNOWN if name in held else own[name]
+    if name in held:
+        return held[name]
+    if name in _OF_MODULES:
+        return _UNKNOWN
+    for table in ("_parameters", "_buffers", "_modules"):
+        if name in held[table]:
+            return held[table][name]
+    return _UNKNOWN
 
 
 _OF_MODULES = frozenset(dir(nn.Module))

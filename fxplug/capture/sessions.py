@@ -214,15 +214,15 @@ class Session:
             "caches",
             "conversions",
             "entered",
-            "plain",
             "heard",
+            "install_rest",
             "interceptor",
             "leaves",
             "likenesses",
             "looked",
             "modes",
         ),
-        *("is_running", "made", "methods", "namespaces", "probes", "reached", "watched"),
+        *("is_plain", "is_running", "made", "methods", "namespaces", "plain", "probes", "reached", "watched"),
     )
 
     def __init__(self, interceptor: ModuleInterceptor) -> None:
@@ -250,12 +250,16 @@ class Session:
         """Id -> code, of the functions that they make when they run, and that do."""
         self.heard: set[int] = set()
         """Those of them whose calls the interceptor wants to hear of."""
+        self.is_plain = False
+        """Whether all of the program is known to be plain functions (see `fxplug.capture.plain_functions`)."""
         self.is_running = False
         """Whether the program runs, and not what is done before it and behind it."""
         self.looked: set[int] = set()
         """The ids of the code of those of them that are no functions of Python or torch, and of functions in them."""
         self.caches = Caches()
         """The functions among them whose results are kept."""
+        self.install_rest: Callable[[], None] | None = None
+        """Installs what hears of all that functions do which are not plain; None where it is installed."""
         self.plain: dict[tuple[Any, ...], frozenset[str]] = {}
         """Forward, and layout of a module (see `fxplug.capture.plain_functions`) -> names of what it does not call, of
         those in which there is nothing to look for."""

@@ -36,6 +36,7 @@ from fxplug.capture.interception import (
     entering_plainly,
     intercept,
     original_call,
+    own_code,
 )
 from fxplug.capture.kinds import declare, fails_on_none
 from fxplug.capture.late import ReadKeeper
@@ -43,6 +44,7 @@ from fxplug.capture.lazies import lazies_among, lazy_error
 from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.opaque import OpaqueKeeper
 from fxplug.capture.outside import OutsideState
+from fxplug.capture.plain_functions import is_plain_program
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, check_settings, is_leaf_by_class
 from fxplug.capture.proxy import AS_A_RESULT, Proxy
 from fxplug.capture.proxyable import ProxyableClassMeta
@@ -100,6 +102,8 @@ __all__ = ["Tracer"]
 _MODULES = (math,)
 _NO_POLICY = TracePolicy()
 _NONE_ENTERED = EnteredLeaves()
+_NOBODY = (None,) * 4
+"""What a policy has for questions that it does not answer."""
 
 
 class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeeper):
@@ -200,7 +204,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._regions = RegionStack()
         self._surroundings, self._settings = Surroundings(self._regions), Settings()
         self._readers, self._names_forward = [], False
-        self._compares = self._finds_weights = False
+        self._compares = self._finds_weights = self._is_plain = False
         self._constants = Constants()
         self.new_constants = []
         self._outside: OutsideState | None = None
@@ -348,6 +352,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             raise TraceError(
                 f"Cannot trace {shown(root)}: pass a module or a function, not a {type(root).__name__}."
             )
+        self._is_plain = is_module and concrete_args is None and self._is_plain_program(root)
         source = signature_source(function, self.root if is_module else None)
         run, values = self.create_args_for_root(function, is_module, concrete_args)
         ask = self.policy.leaf_functions
@@ -379,8 +384,25 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._judge(root, concrete_args)
         return self.graph
 
+    def _is_plain_program(self, root: Any) -> bool:
+        """Return whether the program does nothing but call modules and torch, whatever it is called with."""
+        policy = self.policy
+        is_usual = (
+            not self.runs_leaves
+            and self._calls_plainly
+            and not self.hears_functions
+            and not self.entered_modules
+            and self.traced_func_name == "forward"
+            and type(root).__call__ is nn.Module.__call__
+        )
+        asked = (policy.is_leaf_module, policy.mixins_of_kind, policy.proxy_mixins, policy.unwrap_module)
+        return is_usual and asked == _NOBODY and is_plain_program(self._below, own_code, self._is_remarkable)
+
     def _judge(self, root: Any, concrete_args: Any) -> None:
         """Look, when all is recorded, whether the graph does what the program does at every call."""
+        if self._is_plain:
+            self.drop_unread_draws()
+            return
         if self.has_unpacked:
             note_writes(self.graph, self.root)
         self.drop_unread_draws()
@@ -396,8 +418,29 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         if isinstance(root, nn.Module) and not self._is_repeated:
             self._note_switches(root)
 
+    def _run_plainly(self, run: Callable[..., Any], values: list[Any]) -> Any:
+        """Run a program with proxies that does nothing but call modules and torch: it leaves all as it was."""
+        self._below = []
+        self._place.session = session = active.get()
+        if session is not None:
+            session.is_plain = session.is_running = True
+        try:
+            result = run(*values)
+        finally:
+            self._end_in(session)
+        self._refuse_assumptions()
+        return result
+
+    def _refuse_assumptions(self) -> None:
+        """Raise what was to be raised if the captured program takes None for an input, and it does."""
+        for node, error in self._assumptions:
+            if not fails_on_none(node):
+                raise error
+
     def _run(self, run: Callable[..., Any], values: list[Any]) -> Any:
         """Run the program with proxies and leave the user's modules as they were."""
+        if self._is_plain:
+            return self._run_plainly(run, values)
         regions = self._regions = RegionStack()
         surroundings = self._surroundings = Surroundings(regions)
         settings = self._settings = Settings()
@@ -447,9 +490,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 "have taken the other way.)",
                 code=first.code,
             ) from first
-        for node, error in self._assumptions:
-            if not fails_on_none(node):
-                raise error
+        self._refuse_assumptions()
         return result
 
     def _begin_in(self, session: Session | None) -> None:
@@ -978,6 +1019,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     def _note_entering(self, path: str, module: nn.Module, *, is_outside: bool) -> None:
         """Take note of what there is to know of a module whose forward is about to run."""
         is_below = id(module) in self._paths
+        if self._is_plain and is_below:
+            return
         if id(module) in self._lazy or (not is_below and lazies_among([module])):
             raise self._refused(lazy_error(module, f"module {path!r}"))
         if not is_below:

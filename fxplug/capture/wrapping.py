@@ -433,7 +433,7 @@ def look_through(patches: Patches, function: Callable[..., Any]) -> None:
     """Catch what this trace keeps, and is not written in Python, in the globals of a function that it enters."""
     session = active.get()
     namespace: dict[str, Any] | None = getattr(function, "__globals__", None)
-    if session is None:
+    if session is None or session.is_plain:
         return
     _watch(patches, session, function)
     if namespace is not None:
@@ -496,6 +496,9 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
     receiver = getattr(function, "__self__", None)
     if _watch_plainly(patches, session, function, receiver) is not None:
         return
+    if session.install_rest is not None:
+        session.install_rest()
+        session.install_rest = None
     is_astray, calls = False, Untold()
     with calls:
         for found, owner, scan in reachable(function, receiver, session, partial(body_of, patches)):
