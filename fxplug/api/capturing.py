@@ -17,6 +17,7 @@ from fxplug.analyze.elsewhere import tensors_elsewhere
 from fxplug.analyze.isolation import SavedTensors, forked_random_state, holds_itself, tensors_in
 from fxplug.api.autowrapping import function_to_keep, submodule_to_keep
 from fxplug.api.checking import check_capture
+from fxplug.api.plain_capture import capture_plainly, runs_through
 from fxplug.api.user_errors import error_with_place
 from fxplug.capture import TraceContext, TracePolicy, Tracer
 from fxplug.capture.compared import MissedComparisonError
@@ -307,6 +308,8 @@ def _capture_with_examples(
     program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: CaptureOptions
 ) -> GraphModule:
     checks = options.check and _has_data(args, kwargs)
+    if options.mode == "value" and (plain := _capture_plainly(program, args, kwargs, options)) is not None:
+        return plain
     # What is written to by a call that stays one is not heard of.
     elsewhere = SavedTensors(tensors_elsewhere(program) if checks else ())
     try:
@@ -327,6 +330,28 @@ def _capture_with_examples(
             copy_context().run(check_capture, program, captured, args, kwargs, find, put_back)
         finally:
             put_back()
+    return captured
+
+
+def _capture_plainly(
+    program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: CaptureOptions
+) -> GraphModule | None:
+    """Capture a program that does nothing but call modules and torch; return None for others.
+
+    So it is for those that raise an error, or that are captured as something else than they are: what there is to say
+    of them is found out where they are listened to.
+    """
+    if options.kept or options.leaves or options.problems is not None:
+        return None
+    captured = capture_plainly(program, args, kwargs, options.policy(), name_of_root(program))
+    if captured is None:
+        return None
+    if not options.check:
+        return captured if runs_through(program, captured, args) else None
+    try:
+        copy_context().run(check_capture, program, captured, args, kwargs)
+    except Exception:
+        return None
     return captured
 
 

@@ -23,7 +23,7 @@ from fxplug.capture.containers import PLAIN, is_of_library
 from fxplug.capture.conversions import CONVERSIONS
 from fxplug.capture.hazards import FILE_OF_CONTAINERS, OF_SEQUENCES, scan_of
 from fxplug.capture.world import modes_named, world_found_by, world_kept_by
-from fxplug.semantics.internals import global_hook_tables, hook_tables_in
+from fxplug.semantics.internals import global_hook_tables, is_run_as_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -137,7 +137,9 @@ class _Reader:
 
     def reads(self) -> _Reads:
         """Return what was read."""
-        return _Reads(*map(frozenset, (self._called, self._tested, self._used)), tuple(self._found))
+        return _Reads(
+            frozenset(self._called), frozenset(self._tested), frozenset(self._used), tuple(self._found)
+        )
 
     def take(self, entry: dis.Instruction) -> bool:
         """Follow an instruction; return whether it is one of a plain function."""
@@ -238,21 +240,24 @@ def is_plain_program(
     if any(global_hook_tables()):
         return False
     known: dict[tuple[Any, ...], frozenset[str]] = {}
+    layers = _own_layers
     for module in modules:
         kind = type(module)
         held = module.__dict__
-        is_usual = "forward" not in held and "train" not in held and not any(hook_tables_in(held))
-        if not is_usual:
+        # A model has hundreds of layers.
+        if kind in layers or _is_own_layer(kind):
+            if is_run_as_written(held):
+                continue
             return False
-        if kind in _own_layers or _is_own_layer(kind):
-            continue
+        if not _is_quiet(module) or not is_run_as_written(held):
+            return False
         layout = layout_of(module)
         values = known.get(layout)
         if values is not None and holds_values(module, values):
             continue
         if kind.train is not nn.Module.train or kind.eval is not nn.Module.eval:
             return False
-        parts = plain_parts(vars(kind).get("forward", kind.forward), module, code_of)
+        parts = plain_parts(kind.forward, module, code_of)
         if parts is None or any(is_remarkable(part.code) for part in parts):
             return False
         known[layout] = frozenset[str]().union(*(part.values for part in parts))
@@ -334,7 +339,7 @@ def holds_values(module: nn.Module, names: Iterable[str]) -> bool:
     """Return whether what a module has under some names, other modules aside, holds nothing."""
     held = module.__dict__
     own, modules = held.get, held["_modules"]
-    return all(name in modules or (name in held and type(own(name)) in PLAIN) for name in names)
+    return all(name in modules or (name in held and type(own(name)) in _CONSTANTS) for name in names)
 
 
 def _finds_torch_alone(function: FunctionType, code: CodeType, reads: _Reads) -> bool:
@@ -422,6 +427,7 @@ _classes: dict[int, tuple[weakref.ref[type], _Class]] = {}
 """By id: a dict of weak references makes one for every question."""
 _layers: set[type] = set()
 """Classes of torch."""
+_ScriptModule: type = torch.jit.ScriptModule
 
 
 def _class_of(kind: type) -> _Class:
@@ -444,7 +450,7 @@ def _is_quiet(module: Any) -> bool:
     kind = type(module)
     if kind in _layers:
         return True
-    if not issubclass(kind, nn.Module):
+    if not issubclass(kind, nn.Module) or issubclass(kind, _ScriptModule):
         return False
     if is_of_library(kind.__module__):
         _layers.add(kind)
@@ -484,6 +490,7 @@ def _sorted(known: _Class, reads: _Reads) -> _Sorted:
 
 
 _UNKNOWN = object()
+_CONSTANTS = PLAIN - {torch.Tensor, nn.Parameter}
 
 
 def _value_of(held: Mapping[str, Any], own: Mapping[str, Any], name: str) -> Any:
@@ -494,10 +501,10 @@ def _value_of(held: Mapping[str, Any], own: Mapping[str, Any], name: str) -> Any
         own: Name -> what its own classes hold under it.
         name: Of the attribute.
     """
-    if name in own:
-        return _UNKNOWN if name in held else own[name]
-    if name in held:
-        return held[name]
+    if name in own or name in held:
+        # Nobody hears of reads of tensors that are no parameters and no buffers.
+        value = held[name] if name not in own else _UNKNOWN if name in held else own[name]
+        return value if type(value) in _CONSTANTS else _UNKNOWN
     if name in _OF_MODULES:
         return _UNKNOWN
     for table in ("_parameters", "_buffers", "_modules"):

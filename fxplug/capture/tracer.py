@@ -85,6 +85,7 @@ from fxplug.semantics.internals import (
     paths_and_modules_below,
     storage_of,
 )
+from fxplug.semantics.modules import compute_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -159,6 +160,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Handed to the policy."""
         self._taken_defaults = Defaults()
         self._reset()
+        self._untouched: Graph | None = self.graph
+        """The graph that this tracer was made with, until it traces."""
 
     on_mutation: str = "keep"
     """What it means that the program assigns attributes of modules: a warning (``"keep"``), or an ``"error"``."""
@@ -170,6 +173,9 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     """Whether ``int`` and ``float`` are called as they are, which needs the very number."""
     entered_modules: frozenset[str] = frozenset()
     """Paths of modules that are entered though they would stay calls."""
+    traces_plain_alone = False
+    """Whether programs are refused that do more than to call modules and torch (see `plain_functions`), or that have
+    layers which do more than to compute (see `fxplug.semantics.modules.compute_alone`)."""
     hears_functions = False
     """Whether calls of functions are heard of that no name in the program leads to."""
     _names_inputs_by_path = False
@@ -282,7 +288,10 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         concrete_args: Mapping[str, Any] | Sequence[Any] | None,
     ) -> Graph:
         """Trace once; a program that asks about its inputs is traced again with their defaults (see `Defaults`)."""
-        self._reset()
+        untouched, self._untouched = self._untouched, None
+        is_new = untouched is not None and untouched is self.graph and not untouched.nodes
+        if not is_new or self._replaced_methods() != self._replaced:
+            self._reset()
         root = generate_code(root)
         self.context = TraceContext(root)
         self.graph = Graph(tracer_cls=type(self))
@@ -353,6 +362,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 f"Cannot trace {shown(root)}: pass a module or a function, not a {type(root).__name__}."
             )
         self._is_plain = is_module and concrete_args is None and self._is_plain_program(root)
+        if self.traces_plain_alone and not (self._is_plain and compute_alone(self._below)):
+            raise TraceError("Cannot trace: the program does more than to call modules and torch.")
         source = signature_source(function, self.root if is_module else None)
         run, values = self.create_args_for_root(function, is_module, concrete_args)
         ask = self.policy.leaf_functions

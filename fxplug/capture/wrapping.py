@@ -65,7 +65,7 @@ from fxplug.execute.guards import GuardedForward
 from fxplug.semantics.checks import PLAIN_CHECKS, same_value
 from fxplug.semantics.internals import (
     MODULES_WITH_MODES,
-    hooks_around_forward,
+    is_run_as_written,
     stands_in_for_scripts,
     torch_fx_wrapped_functions,
     torch_fx_wrapped_methods,
@@ -449,7 +449,7 @@ def enter_plainly(patches: Patches, session: Session, module: nn.Module) -> bool
     """
     forward = getattr(type(module), "forward", None)
     held = vars(module)
-    if type(forward) is not FunctionType or "forward" in held or hooks_around_forward(module):
+    if type(forward) is not FunctionType or "_modules" not in held or not is_run_as_written(held):
         return None
     layout = forward, *layout_of(module)
     values = session.plain.get(layout)
@@ -532,12 +532,12 @@ def _watch_plainly(patches: Patches, session: Session, function: Any, receiver: 
     if parts is None:
         return None
     values, is_alike = frozenset[str](), True
-    for part in parts:
-        session.looked.add(id(part.code))
-        values |= part.values
-        is_alike &= interceptor.on_plain_function(part.function, part.code, receiver)
-        if id(part.function) in session.heard or id(part.function) in session.caches.computing:
-            _hold_function(patches, session, part.function)
+    for called, code, of_object in parts:
+        session.looked.add(id(code))
+        values |= of_object
+        is_alike &= interceptor.on_plain_function(called, code, receiver)
+        if id(called) in session.heard or id(called) in session.caches.computing:
+            _hold_function(patches, session, called)
     return _Plain(values, is_alike)
 
 

@@ -128,6 +128,7 @@ PROBES: tuple[TorchName, ...] = (
         "tracing with shapes and without data",
     ),
     *_below("torch.nn.modules.batchnorm", "_BatchNorm _NormBase", "folding batch norm; effects of training"),
+    *_below("torch.nn.modules.conv", "_ConvNd", "layers that return new tensors"),
     *_below("torch.nn.modules.dropout", "_DropoutNd", "effects of dropout"),
     *_below(
         "torch.utils._pytree",

@@ -117,6 +117,8 @@ class Holders:
         self._pairs: dict[str, tuple[Any, Any, Any, Any]] = {
             "": (ours, theirs, modules_of(ours), modules_of(theirs))
         }
+        self._takes_others = False
+        """Whether anything but modules was taken."""
 
     def take_all(self, paths: Iterable[str]) -> str | None:
         """Let the new root hold what the old one holds at each path (see `take`).
@@ -163,6 +165,7 @@ class Holders:
                     if key != path and not key.startswith(below)
                 }
             return True
+        self._takes_others = True
         if ours.__class__ is nn.Module and _take_plain(ours, theirs, name):
             return True
         value = _held(theirs, name)
@@ -198,7 +201,7 @@ class Holders:
                 continue
             if len(our_modules) > 1:
                 _order_as(our_modules, their_modules)
-            if isinstance(theirs, nn.Module):
+            if self._takes_others and isinstance(theirs, nn.Module):
                 parameters, buffers = parameters_of(ours), buffers_of(ours)
                 if len(parameters) > 1:
                     _order_as(parameters, parameters_of(theirs))

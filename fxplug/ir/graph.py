@@ -18,7 +18,7 @@ from fxplug.ir.collector import paused_collection
 from fxplug.ir.display import notebook_bundle
 from fxplug.ir.effects import effects
 from fxplug.ir.lint import check_structure
-from fxplug.ir.naming import Namespace, target_name
+from fxplug.ir.naming import Namespace, target_name, wish_of_path
 from fxplug.ir.node import ERASED, OPCODES, Node, exact_text, map_arg
 from fxplug.ir.node_index import NodeIndex, nodes_that_call, position_of
 from fxplug.ir.notes import RESULTS_OF_ANALYSES
@@ -334,11 +334,13 @@ class Graph(CodeOwner):
         # Not by vars(self): a graph that has shown its table is slower from then on.
         is_usual = getattr(self.create_node, "__func__", None) is _create_node
         is_ours = value.graph is self and value._position is not ERASED
-        if not (is_usual and is_ours and path.islower() and path[:2] != "__"):
+        wish, is_plain = wish_of_path(path)
+        if not (is_usual and is_ours and wish):
             return self.create_node("call_module", path, (value,), None, None, None, origin)
         node = Node.__new__(Node)
         node.graph = self
-        node._name = self._namespace.create_name(path.replace(".", "_"))
+        namespace = self._namespace
+        node._name = namespace.take(wish) if is_plain else namespace.create_name(wish)
         node._op = "call_module"
         node._target = path
         node._type = node._meta = node._users = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
+from functools import lru_cache
 from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,6 +26,7 @@ __all__ = [
     "register_namespace",
     "snake_case",
     "target_name",
+    "wish_of_path",
 ]
 
 _FORM = re.compile(r"([a-zA-Z_][a-zA-Z0-9_]*?)(?:_([0-9]+))?")
@@ -51,6 +53,29 @@ def are_usable(names: Collection[str]) -> bool:
 def snake_case(name: str) -> str:
     """Return `name` in lower case with underscores where its words met, e.g. ``BatchNorm2d`` -> ``batch_norm2d``."""
     return _CAPITAL.sub("_", name).lower() if not name.islower() else name
+
+
+def _is_plain(candidate: str) -> bool:
+    """Return whether a name may be given as it is where it is free: it is not reserved, and ends in no counter."""
+    return (
+        candidate not in _RESERVED
+        and candidate.isidentifier()
+        and candidate.isascii()
+        and (candidate[-1] > "9" or not candidate.rpartition("_")[2].isdigit())
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def wish_of_path(path: str) -> tuple[str, bool]:
+    """Return the name that the call of the module at a path wishes for, and whether it may be given as it is.
+
+    Args:
+        path: Dotted. The wish is empty where more has to be done to it than to take the dots away.
+    """
+    if not path.islower() or path[:2] == "__":
+        return "", False
+    wish = path.replace(".", "_")
+    return wish, _is_plain(wish)
 
 
 class Namespace:
@@ -86,12 +111,7 @@ class Namespace:
         """
         used = self._used
         if candidate not in used:
-            if (
-                candidate not in _RESERVED
-                and candidate.isidentifier()
-                and candidate.isascii()
-                and (candidate[-1] > "9" or not candidate.rpartition("_")[2].isdigit())
-            ):
+            if _is_plain(candidate):
                 used[candidate] = None  # Its counter begins when it is wished for again: most names are not.
                 return candidate
             return self._create_odd(candidate)
@@ -111,6 +131,14 @@ class Namespace:
         self._counts[candidate] = number
         used[name] = None
         return name
+
+    def take(self, candidate: str) -> str:
+        """Do what `create_name` does for a candidate that is known to be plain (see `wish_of_path`)."""
+        used = self._used
+        if candidate in used:
+            return self.create_name(candidate)
+        used[candidate] = None
+        return candidate
 
     def _create_odd(self, candidate: str) -> str:
         """Return a fresh name near a candidate that is taken, reserved, numbered, or no identifier."""

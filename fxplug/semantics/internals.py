@@ -38,6 +38,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.jit import _builtins
 from torch.nn.modules import module as module_base
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrizations, parametrize
@@ -75,6 +76,7 @@ __all__ = [
     "TYPE_QUESTIONS",
     "USED_BATCH_NORM",
     "BatchNormBase",
+    "ConvBase",
     "DropoutBase",
     "HigherOrderOperator",
     "LightDispatchMode",
@@ -130,6 +132,7 @@ __all__ = [
     "is_listening",
     "is_real_tensor",
     "is_registered",
+    "is_run_as_written",
     "is_transient",
     "is_under_modes",
     "is_zero_tensor",
@@ -197,6 +200,7 @@ BatchNormBase = _BatchNorm
 """Base of the batch-norm modules."""
 NormBase = _NormBase
 """Base of the modules with running statistics."""
+ConvBase = _ConvNd
 DropoutBase = _DropoutNd
 """Base of the dropout modules."""
 OpOverload = torch._ops.OpOverload
@@ -417,6 +421,23 @@ hook_tables_in: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(
     "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 )
 """Returns the tables of what runs around the forward or backward of a module, given its attributes."""
+
+
+def is_run_as_written(held: Mapping[str, Any]) -> bool:
+    """Return whether nothing but its class says what the calls of a module do, and its ``train``, given its attributes.
+
+    It has no hooks, and no methods of its own.
+    """
+    # Written out: a model has hundreds of modules, and all are asked about.
+    return not (
+        held["_forward_hooks"]
+        or held["_forward_pre_hooks"]
+        or held["_backward_hooks"]
+        or held["_backward_pre_hooks"]
+        or "forward" in held
+        or "train" in held
+        or "eval" in held
+    )
 
 
 def has_only_weight_hooks(module: nn.Module) -> bool:

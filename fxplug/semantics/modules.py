@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import nn
 
 from fxplug.ir import PURE, RANDOM, UNKNOWN, Effect, effects, writes
-from fxplug.semantics.internals import DropoutBase, NormBase, has_hooks, modules_of
+from fxplug.semantics.internals import ConvBase, DropoutBase, NormBase, has_hooks, modules_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fxplug.ir import Node
 
-__all__ = ["effects_of_layers", "module_effect", "module_rule"]
+__all__ = ["compute_alone", "effects_of_layers", "module_effect", "module_rule", "returns_new_tensor"]
 
 
 def module_effect(module: nn.Module, node: Node | None = None) -> Effect:
@@ -96,6 +96,46 @@ def effects_of_layers(layers: Iterable[nn.Module]) -> list[tuple[nn.Module, Effe
             continue
         found.append((layer, _WRITES_INPUT if own.get("inplace", in_place) else PURE))
     return found
+
+
+def compute_alone(modules: Iterable[nn.Module]) -> bool:
+    """Return whether calls of the layers of torch among some modules change nothing but what they are given, if that.
+
+    They draw no random numbers, and update no statistics, in the mode that they are in.
+
+    Args:
+        modules: Modules without hooks and without a forward of their own.
+    """
+    classes: dict[type, tuple[Any, bool] | None] = {}
+    for module in modules:
+        kind = module.__class__
+        known = classes.get(kind, _UNKNOWN)
+        if known is _UNKNOWN:
+            known = classes[kind] = _traits_of_layer(module)
+        if known is None:
+            return False
+        own = module.__dict__
+        if own["training"] and (known[1] or own["_buffers"] or "dropout" in own):
+            return False
+    return True
+
+
+def _traits_of_layer(module: nn.Module) -> tuple[Any, bool] | None:
+    """Return what `_traits_of_calls` says of the class of a module; None also for layers that call what they hold."""
+    kind = type(module)
+    is_torchs = str(kind.__module__).startswith("torch.nn.modules.")
+    if not is_torchs or issubclass(kind, (nn.Sequential, nn.ModuleList, nn.ModuleDict)):
+        return False, False
+    held = vars(module)
+    return None if held["_modules"] or any(map(callable, held.values())) else _traits_of_calls(kind)
+
+
+def returns_new_tensor(module: nn.Module) -> bool:
+    """Return whether what a layer returns has none of the memory of what it is given, and that stays as it is."""
+    return isinstance(module, _WITH_OWN_MEMORY)
+
+
+_WITH_OWN_MEMORY = (ConvBase, NormBase, nn.GroupNorm, nn.LayerNorm, nn.Linear)
 
 
 def _traits_of_calls(kind: type[nn.Module]) -> tuple[Any, bool] | None:

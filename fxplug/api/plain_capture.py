@@ -1,0 +1,110 @@
+"""Capturing programs that do nothing but call modules and torch: nobody has to listen while they run on examples.
+
+What such a program does is the same for all inputs (see `fxplug.capture.plain_functions`). It is traced as if there
+were no examples, and run on them by itself, for the errors that it may raise.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fxplug.analyze.isolation import SavedTensors
+from fxplug.capture import TracePolicy, Tracer
+from fxplug.execute import GraphModule
+from fxplug.ir import effects
+from fxplug.ir.collector import paused_collection
+from fxplug.semantics.modules import returns_new_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fxplug.ir import Graph
+
+__all__ = ["capture_plainly", "runs_through"]
+
+_ANSWERS_NOTHING = TracePolicy()
+_STARS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+
+
+def capture_plainly(
+    program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], policy: TracePolicy, name: str
+) -> GraphModule | None:
+    """Return what is captured of a plain program, None for any other one.
+
+    Args:
+        program: A module or function.
+        args: Example inputs, by position.
+        kwargs: The same by name.
+        policy: The answers of others to the questions of a tracer: where there are any, they are asked as usual.
+        name: Of what is captured.
+    """
+    if not isinstance(program, nn.Module) or kwargs or policy != _ANSWERS_NOTHING:
+        return None
+    if not _takes_tensors(program, args):
+        return None
+    tracer = Tracer()
+    tracer.traces_plain_alone = True
+    try:
+        with paused_collection():
+            graph = tracer.trace(program)
+            captured = GraphModule(program, graph, name)
+    except Exception:
+        return None
+    return None if _does_more(graph, program) else captured
+
+
+def _does_more(graph: Graph, program: nn.Module) -> bool:
+    """Return whether a program may change its weights, which it reads itself, or draws random numbers itself."""
+    for node in graph.nodes:
+        op = node.op
+        if op == "get_attr":
+            return True
+        is_call = op in {"call_function", "call_method"} and node.target not in _OPERATORS
+        if is_call and effects.effect_of(node, program).random:
+            return True
+    return False
+
+
+_OPERATORS = frozenset(value for value in vars(operator).values() if callable(value))
+
+
+def _takes_tensors(program: nn.Module, args: Sequence[Any]) -> bool:
+    """Return whether the forward of a module takes as many inputs as there are, and all of them are plain tensors."""
+    forward = getattr(type(program), "forward", None)
+    if type(forward) is not FunctionType or any(type(value) is not torch.Tensor for value in args):
+        return False
+    code = forward.__code__
+    is_plain = not code.co_flags & _STARS and not code.co_kwonlyargcount and not forward.__defaults__
+    return is_plain and code.co_argcount == len(args) + 1
+
+
+def runs_through(program: nn.Module, captured: GraphModule, args: Sequence[torch.Tensor]) -> bool:
+    """Run a program that was captured by `capture_plainly`; return whether it ends without an error.
+
+    The inputs are as before.
+    """
+    saved = SavedTensors(args if _may_write_to_inputs(captured) else ())
+    try:
+        program(*args)
+    except Exception:
+        return False
+    finally:
+        saved.restore()
+    return True
+
+
+def _may_write_to_inputs(captured: GraphModule) -> bool:
+    for node in captured.graph.nodes:
+        if node.op != "placeholder":
+            return False
+        for user in node.users:
+            is_layer = user.op == "call_module"
+            if not (is_layer and returns_new_tensor(captured.get_submodule(str(user.target)))):
+                return True
+    return False
