@@ -1,0 +1,173 @@
+"""Captures on examples of programs that ask nothing: as a symbolic trace, and the program runs by itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import fxplug
+from fxplug.api import plain_capture
+from fxplug.errors import TraceError, TraceWarning
+
+
+class Net(nn.Module):
+    """A plain program."""
+
+    def __init__(self, first=None) -> None:
+        super().__init__()
+        self.first = first if first is not None else nn.Linear(4, 4)
+        self.act = nn.ReLU(inplace=True)
+        self.second = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.second(self.act(self.first(x)))
+        y += x
+        return y
+
+
+class Counting(TorchDispatchMode):
+    """Counts the matrix products of what runs."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten.addmm.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def plainly(monkeypatch):
+    """What was captured plainly, and None for each program that was not."""
+    found = []
+    capture = plain_capture.capture_plainly
+
+    def noted(*args):
+        found.append(capture(*args))
+        return found[-1]
+
+    monkeypatch.setattr("fxplug.api.capturing.capture_plainly", noted)
+    return found
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_what_is_captured_is_what_a_symbolic_trace_captures(plainly, check):
+    net = Net().eval()
+    captured = fxplug.trace(net, (torch.randn(2, 4),), check=check)
+    assert captured is plainly[0]
+    assert captured.code == fxplug.symbolic_trace(net).code
+    assert captured.guards == ()
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(captured(x), net(x), rtol=0, atol=0)
+
+
+def test_without_the_check_the_program_runs_once():
+    net = Net().eval()
+    with Counting() as counting:
+        fxplug.trace(net, (torch.randn(2, 4),), check=False)
+    assert counting.count == 2
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_an_error_of_the_program_comes_through(check):
+    with pytest.raises(RuntimeError, match="mat1 and mat2") as caught:
+        fxplug.trace(Net().eval(), (torch.randn(2, 5),), check=check)
+    assert any("first" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_other_inputs_than_it_takes_are_refused(check):
+    with pytest.raises(TraceError) as caught:
+        fxplug.trace(Net(), (torch.randn(2, 4), torch.randn(2, 4)), check=check)
+    assert caught.value.code == "FXP-T064"
+
+
+def marks(net, x):
+    held = [*net.parameters(), *net.buffers()]
+    return [x.clone(), torch.get_rng_state(), *(tensor.detach().clone() for tensor in held)]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(lambda: nn.ReLU(inplace=True), id="in place"),
+        pytest.param(nn.Identity, id="the input itself"),
+        pytest.param(lambda: nn.Flatten(0), id="its memory"),
+        pytest.param(lambda: nn.Dropout(0.5), id="random"),
+        pytest.param(lambda: nn.BatchNorm1d(4), id="statistics"),
+        pytest.param(nn.RReLU, id="random slopes"),
+    ],
+)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("check", [True, False])
+def test_all_is_as_before(first, training, check):
+    net = Net(first()).train(training)
+    if isinstance(net.first, nn.Flatten):
+        net.second = nn.Identity()
+        net.act.inplace = True
+        net.forward = lambda x: net.act(net.first(x))
+    x = torch.randn(3, 4) - 1
+    before = marks(net, x)
+    fxplug.trace(net, (x,), check=check)
+    for former, now in zip(before, marks(net, x), strict=True):
+        torch.testing.assert_close(now, former, rtol=0, atol=0)
+
+
+def test_weights_that_a_layer_writes_to_are_as_before():
+    net = nn.Sequential(nn.Embedding(5, 4, max_norm=0.1), nn.Linear(4, 4)).eval()
+    former = net[0].weight.detach().clone()
+    fxplug.trace(net, (torch.tensor([0, 3]),), check=False)
+    torch.testing.assert_close(net[0].weight.detach(), former, rtol=0, atol=0)
+
+
+class Weighs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+class Called(nn.Module):
+    """Calls what a layer of torch calls: a function that counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = []
+        self.layer = nn.TransformerEncoderLayer(4, 1, 8, 0.0, activation=self.count, batch_first=True)
+
+    def count(self, x):
+        self.calls.append(1)
+        return torch.relu(x)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        pytest.param(Weighs, (2, 4), id="reads weights"),
+        pytest.param(lambda: Net(nn.Dropout(0.5)), (2, 4), id="draws"),
+        pytest.param(lambda: Net(nn.BatchNorm1d(4)), (2, 4), id="updates"),
+        pytest.param(lambda: nn.TransformerEncoderLayer(4, 1, 8, 0.0), (2, 4), id="layers in a layer"),
+    ],
+)
+def test_programs_that_do_more_are_listened_to(plainly, make, shape):
+    fxplug.trace(make(), (torch.randn(shape),), check=False)
+    assert plainly == [None]
+
+
+def test_functions_that_layers_call_leave_nothing():
+    net = Called()
+    with pytest.warns(TraceWarning, match="'calls'"):
+        fxplug.trace(net, (torch.randn(1, 2, 4),), check=False)
+    assert not net.calls
+
+
+def test_keyword_inputs_and_numbers_are_given_to_a_program_that_is_listened_to(plainly):
+    net = Net().eval()
+    fxplug.trace(net, example_kwargs={"x": torch.randn(2, 4)})
+    assert plainly == [None]

@@ -1,0 +1,450 @@
+"""Functions in which there is nothing to look for, and programs that are made of them: which they are."""
+
+from __future__ import annotations
+
+import random
+import types
+from functools import cached_property, wraps
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fxplug
+from fxplug.capture.interception import own_code
+from fxplug.capture.plain_functions import is_plain_program, plain_parts
+from fxplug.capture.policy import TracePolicy
+from fxplug.errors import TraceError
+
+SCALE = 2.0
+SCRIPTS = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+torch_in_disguise = types.SimpleNamespace(relu=torch.relu)
+
+
+class Net(nn.Module):
+    """What the forwards below are forwards of."""
+
+    factor = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.act = nn.ReLU()
+        self.block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.none = None
+        self.flag = True
+        self.scale = 0.5
+        self.weight = nn.Parameter(torch.ones(4))
+        self.register_buffer("offset", torch.zeros(4))
+        self.plain_tensor = torch.ones(4)
+        self.items = [1, 2]
+        self.function = torch.relu
+
+    def helper(self, x):
+        return self.act(self.layer(x))
+
+    def asking_helper(self, x):
+        return x if isinstance(x, torch.Tensor) else self.layer(x)
+
+    @property
+    def read(self):
+        return self.scale
+
+    @cached_property
+    def kept(self):
+        return self.scale
+
+    @staticmethod
+    def static(x):
+        return torch.relu(x)
+
+
+def with_forward(forward):
+    return type("Net", (Net,), {"forward": forward})()
+
+
+def calls_layers(self, x):
+    return self.act(self.layer(x))
+
+
+def adds(self, x):
+    y = self.layer(x)
+    y += x
+    return (y * self.scale - self.factor, -x)
+
+
+def compares_with_none(self, x):
+    left = x if self.none is None else self.none(x)
+    return left if self.flag else self.act(left)
+
+
+def calls_torch(self, x):
+    return F.relu(torch.flatten(self.block(x), 1), inplace=False)
+
+
+def calls_a_method(self, x):
+    return self.helper(x) + self.helper(x)
+
+
+def reads_a_weight(self, x):
+    return x * self.weight + self.offset
+
+
+PLAIN = [calls_layers, adds, compares_with_none, calls_torch, calls_a_method, reads_a_weight]
+
+
+def asks(self, x):
+    return self.act(x) if isinstance(x, torch.Tensor) else x
+
+
+def compares_an_input(self, x):
+    return x if x is None else self.act(x)
+
+
+def assigns(self, x):
+    self.scale = 2.0
+    return self.act(x)
+
+
+def reads_a_global(self, x):
+    return self.act(x) * SCALE
+
+
+def calls_through_a_global(self, x):
+    return torch_in_disguise.relu(x)
+
+
+def calls_a_method_of_a_value(self, x):
+    return self.layer(x).relu()
+
+
+def reads_an_attribute_of_a_value(self, x):
+    return self.layer(x).T
+
+
+def reads_a_property(self, x):
+    return x * self.read
+
+
+def reads_what_is_cached(self, x):
+    return x * self.kept
+
+
+def reads_a_list(self, x):
+    return x * self.items
+
+
+def reads_a_tensor_that_is_no_buffer(self, x):
+    return x * self.plain_tensor
+
+
+def calls_an_attribute(self, x):
+    return self.function(x)
+
+
+def calls_a_static_method(self, x):
+    return self.static(x)
+
+
+def calls_a_method_that_asks(self, x):
+    return self.asking_helper(x)
+
+
+def hands_itself_on(self, x):
+    return self.act(x, self)
+
+
+def hands_a_module_on(self, x):
+    return torch.utils.checkpoint.checkpoint(self.block, x)
+
+
+def keeps_a_module(self, x):
+    block = self.block
+    return block[0](x)
+
+
+def chooses_a_receiver(self, x):
+    return (x if self.flag else torch).relu(x)
+
+
+def chooses_a_module(self, x):
+    return (self.none or self.act)(x)
+
+
+def changes_a_mode(self, x):
+    torch.set_grad_enabled(False)
+    return self.act(x)
+
+
+def seeds(self, x):
+    torch.manual_seed(0)
+    return self.act(x)
+
+
+def changes_threads(self, x):
+    torch.set_num_threads(1)
+    return self.act(x)
+
+
+def catches(self, x):
+    try:
+        return self.layer(x)
+    except RuntimeError:
+        return self.act(x)
+
+
+def enters_a_context(self, x):
+    with torch.no_grad():
+        return self.act(x)
+
+
+def loops(self, x):
+    for layer in self.block:
+        x = layer(x)
+    return x
+
+
+def has_a_function(self, x):
+    def inner(y):
+        return self.act(y)
+
+    return inner(x)
+
+
+def yields(self, x):
+    yield self.act(x)
+
+
+def imports(self, x):
+    import torch
+
+    return torch.relu(x)
+
+
+def stars(self, *xs):
+    return self.act(*xs)
+
+
+def takes_a_default(self, x, kept=[]):  # noqa: B006 - what it is about
+    return self.act(x)
+
+
+def overwrites_itself(self, x):
+    self = x
+    return self + 1
+
+
+NOT_PLAIN = [
+    *(asks, assigns, calls_a_method_of_a_value, calls_a_method_that_asks, calls_a_static_method, catches),
+    *(calls_an_attribute, calls_through_a_global, changes_a_mode, changes_threads, chooses_a_module),
+    *(chooses_a_receiver, compares_an_input, enters_a_context, hands_a_module_on, hands_itself_on, imports),
+    *(has_a_function, keeps_a_module, loops, overwrites_itself, reads_a_global, reads_a_list, stars),
+    *(reads_a_property, reads_a_tensor_that_is_no_buffer, reads_an_attribute_of_a_value, yields),
+    *(reads_what_is_cached, seeds, takes_a_default),
+]
+
+
+@pytest.mark.parametrize("forward", PLAIN)
+def test_forwards_that_call_modules_and_torch_are_plain(forward):
+    net = with_forward(forward)
+    parts = plain_parts(type(net).forward, net, own_code)
+    assert parts is not None
+    assert parts[0].code is forward.__code__
+
+
+@pytest.mark.parametrize("forward", NOT_PLAIN)
+def test_forwards_that_may_do_more_are_not(forward):
+    net = with_forward(forward)
+    assert plain_parts(type(net).forward, net, own_code) is None
+
+
+def quiet_class(**methods):
+    return type("Net", (Net,), {"forward": calls_layers, **methods})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "__getattr__",
+        "__getattribute__",
+        "__call__",
+        "__setattr__",
+        "__add__",
+        "__iter__",
+        "__bool__",
+        "__eq__",
+    ],
+)
+def test_classes_with_special_methods_are_looked_through(name):
+    kind = quiet_class(**{name: getattr(nn.Module, name, lambda self, *args: NotImplemented)})
+    if name == "__eq__":
+        kind.__hash__ = nn.Module.__hash__
+    net = kind()
+    assert plain_parts(kind.forward, net, own_code) is None
+
+
+def test_classes_of_other_classes_are_looked_through():
+    class Meta(type):
+        pass
+
+    class Made(Net, metaclass=Meta):
+        forward = calls_layers
+
+    assert plain_parts(Made.forward, Made(), own_code) is None
+
+
+def test_a_class_that_gets_a_special_method_later_is_looked_through():
+    kind = quiet_class()
+    net = kind()
+    assert plain_parts(kind.forward, net, own_code) is not None
+    kind.__iter__ = lambda self: iter(())
+    assert plain_parts(kind.forward, net, own_code) is None
+
+
+def test_what_hides_a_method_or_a_module_counts():
+    net = with_forward(calls_a_method)
+    vars(net)["helper"] = lambda x: x
+    assert plain_parts(type(net).forward, net, own_code) is None
+    other = with_forward(calls_layers)
+    vars(other)["act"] = nn.ReLU()
+    assert plain_parts(type(other).forward, other, own_code) is None
+
+
+def test_another_global_of_the_same_name_counts(monkeypatch):
+    net = with_forward(calls_torch)
+    assert plain_parts(type(net).forward, net, own_code) is not None
+    monkeypatch.setitem(calls_torch.__globals__, "F", torch_in_disguise)
+    assert plain_parts(type(net).forward, net, own_code) is None
+
+
+def modules_of(net):
+    return list(net.modules())
+
+
+def always(code):
+    return False
+
+
+def test_a_program_is_plain_if_all_of_its_modules_are():
+    net = with_forward(calls_layers)
+    assert is_plain_program(modules_of(nn.Sequential(net, nn.ReLU())), own_code, always)
+    other = nn.Sequential(net, with_forward(asks))
+    assert not is_plain_program(modules_of(other), own_code, always)
+
+
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+def test_a_program_with_hooks_is_not_plain(register):
+    net = with_forward(calls_layers)
+    handle = getattr(net.layer, register)(lambda *args: None)
+    assert not is_plain_program(modules_of(net), own_code, always)
+    handle.remove()
+    assert is_plain_program(modules_of(net), own_code, always)
+
+
+def test_a_program_with_hooks_for_all_modules_is_not_plain():
+    net = with_forward(calls_layers)
+    with nn.modules.module.register_module_forward_hook(lambda *args: None):
+        assert not is_plain_program(modules_of(net), own_code, always)
+
+
+@pytest.mark.parametrize(
+    "child",
+    [
+        pytest.param(lambda: nn.LazyLinear(4), id="lazy"),
+        pytest.param(lambda: torch.jit.script(nn.Linear(4, 4)), id="scripted", marks=SCRIPTS),
+        pytest.param(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), id="parametrised"),
+        pytest.param(lambda: nn.DataParallel(nn.Linear(4, 4)), id="wrapped"),
+        pytest.param(lambda: fxplug.symbolic_trace(nn.Linear(4, 4)), id="captured"),
+    ],
+)
+def test_a_program_with_other_modules_is_not_plain(child):
+    net = with_forward(calls_layers)
+    net.act = child()
+    assert not is_plain_program(modules_of(net), own_code, always)
+
+
+def test_a_program_that_says_what_training_means_is_not_plain():
+    kind = quiet_class(train=lambda self, mode=True: nn.Module.train(self, mode))
+    assert not is_plain_program(modules_of(kind()), own_code, always)
+
+
+class Draws(nn.Module):
+    """Draws of Python's generator, which is heard of only where that is put in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = random.Random(0)
+
+    def forward(self, x):
+        return x * self.rng.random()
+
+
+def test_what_is_not_plain_is_heard_of_behind_what_is():
+    program = nn.Sequential(with_forward(calls_layers), Draws())
+    with pytest.raises(TraceError) as caught:
+        fxplug.symbolic_trace(program)
+    assert caught.value.code == "FXP-T053"
+
+
+def code_while_traced(program, function):
+    """Return the code that a function has while the first node of a program is recorded."""
+    codes = []
+
+    def on_node(node, context):
+        codes.append(function.__code__)
+
+    fxplug.Tracer(policy=TracePolicy(node_created=on_node)).trace(program)
+    return codes[1]  # Inputs are recorded before anything is put in place.
+
+
+def test_what_hears_of_other_programs_is_not_put_in_place_for_a_plain_one():
+    function, own = torch.manual_seed, torch.manual_seed.__code__
+    assert code_while_traced(with_forward(calls_layers), function) is own
+    assert code_while_traced(with_forward(assigns_and_calls), function) is not own
+    assert function.__code__ is own
+
+
+def assigns_and_calls(self, x):
+    self.flag = True
+    return self.act(x)
+
+
+@pytest.mark.parametrize("forward", [*PLAIN, calls_a_method_of_a_value, loops])
+def test_what_is_captured_does_what_the_program_does(forward):
+    net = with_forward(forward)
+    captured = fxplug.symbolic_trace(net)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(captured(x.clone()), net(x.clone()), rtol=0, atol=0)
+
+
+def decorated(function):
+    @wraps(function)
+    def inner(self, x):
+        return function(self, x) * SCALE
+
+    return inner
+
+
+def test_a_decorated_forward_is_looked_through():
+    net = with_forward(decorated(calls_layers))
+    assert plain_parts(type(net).forward, net, own_code) is None
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(fxplug.symbolic_trace(net)(x), net(x), rtol=0, atol=0)
+
+
+def test_a_tracer_that_was_used_by_hand_begins_anew():
+    tracer = fxplug.Tracer()
+    tracer.create_proxy("placeholder", "by_hand", (), {})
+    graph = tracer.trace(with_forward(calls_layers))
+    assert [node.name for node in graph.nodes] == ["x", "layer", "act", "output"]
+
+
+def test_a_method_that_is_replaced_on_a_tracer_is_called():
+    tracer = fxplug.Tracer()
+    asked = []
+    tracer.is_leaf_module = lambda module, path: asked.append(path) or True
+    tracer.trace(with_forward(calls_layers))
+    assert asked == ["layer", "act"]
