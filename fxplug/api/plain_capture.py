@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fxplug.analyze.isolation import SavedTensors
-from fxplug.capture import TracePolicy, Tracer
+from fxplug.capture import Tracer
 from fxplug.execute import GraphModule
 from fxplug.ir import effects
 from fxplug.ir.collector import paused_collection
@@ -24,11 +24,11 @@ from fxplug.semantics.modules import returns_new_tensor
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from fxplug.capture import TracePolicy
     from fxplug.ir import Graph
 
 __all__ = ["capture_plainly", "runs_through"]
 
-_ANSWERS_NOTHING = TracePolicy()
 _STARS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
@@ -41,14 +41,14 @@ def capture_plainly(
         program: A module or function.
         args: Example inputs, by position.
         kwargs: The same by name.
-        policy: The answers of others to the questions of a tracer: where there are any, they are asked as usual.
+        policy: The answers of others to the questions of a tracer. Who wants to hear of traces hears of one alone.
         name: Of what is captured.
     """
-    if not isinstance(program, nn.Module) or kwargs or policy != _ANSWERS_NOTHING:
+    if not isinstance(program, nn.Module) or kwargs or not _takes_tensors(program, args):
         return None
-    if not _takes_tensors(program, args):
+    if any((policy.trace_started, policy.trace_finished, policy.node_created)):
         return None
-    tracer = Tracer()
+    tracer = Tracer(policy=policy)
     tracer.traces_plain_alone = True
     try:
         with paused_collection():

@@ -28,7 +28,15 @@ from fxplug.semantics.internals import global_hook_tables, is_run_as_written
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["PlainPart", "holds_values", "is_plain_program", "layout_of", "plain_parts"]
+__all__ = [
+    "MissedProgramError",
+    "PlainPart",
+    "holds_values",
+    "is_layer_of_torch",
+    "is_plain_program",
+    "layout_of",
+    "plain_parts",
+]
 
 
 class _Reads(NamedTuple):
@@ -264,7 +272,19 @@ def is_plain_program(
     return True
 
 
+class MissedProgramError(Exception):
+    """A program that was taken for a plain one has layers entered, or modules that it does not hold."""
+
+
 _own_layers: set[type] = set()
+
+
+def is_layer_of_torch(kind: type) -> bool:
+    """Return whether a class is one that `is_plain_program` takes for a layer: its forward is not looked at."""
+    return kind in _own_layers and kind.__module__ != _CONTAINERS
+
+
+_CONTAINERS = nn.Sequential.__module__
 
 
 def _is_own_layer(kind: type) -> bool:

@@ -44,7 +44,7 @@ from fxplug.capture.lazies import lazies_among, lazy_error
 from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.opaque import OpaqueKeeper
 from fxplug.capture.outside import OutsideState
-from fxplug.capture.plain_functions import is_plain_program
+from fxplug.capture.plain_functions import MissedProgramError, is_layer_of_torch, is_plain_program
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, check_settings, is_leaf_by_class
 from fxplug.capture.proxy import AS_A_RESULT, Proxy
 from fxplug.capture.proxyable import ProxyableClassMeta
@@ -103,8 +103,6 @@ __all__ = ["Tracer"]
 _MODULES = (math,)
 _NO_POLICY = TracePolicy()
 _NONE_ENTERED = EnteredLeaves()
-_NOBODY = (None,) * 4
-"""What a policy has for questions that it does not answer."""
 
 
 class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeeper):
@@ -210,7 +208,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._regions = RegionStack()
         self._surroundings, self._settings = Surroundings(self._regions), Settings()
         self._readers, self._names_forward = [], False
-        self._compares = self._finds_weights = self._is_plain = False
+        self._compares = self._finds_weights = self._is_plain = self._is_watched = False
         self._constants = Constants()
         self.new_constants = []
         self._outside: OutsideState | None = None
@@ -305,7 +303,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 self._proxy_class = _mixed_proxy_class(self._mixins, Proxy)
             if self.check_mutable_operations:
                 self.graph.observers.append(self._refuse_writes)
-            graph = self._trace(root, concrete_args)
+            graph = self._trace_or_watch(root, concrete_args)
             keep_attempts(graph, self.root)
         except BaseException as error:
             told = misunderstood(error) or self._first_cause(error) or self._cause_in_hooks(error)
@@ -331,6 +329,21 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self.graph.observers = [observer for observer in self.graph.observers if observer not in own]
         self._finish(started, graph, None)
         return graph
+
+    def _trace_or_watch(
+        self, root: nn.Module | Callable[..., Any], concrete_args: Mapping[str, Any] | Sequence[Any] | None
+    ) -> Graph:
+        """Trace; once more, and watch what there is to be watched, if a layer is entered after all."""
+        graph, mixed = self.graph, (self._mixins, self._proxy_class)
+        try:
+            return self._trace(root, concrete_args)
+        except MissedProgramError:
+            self._reset()
+        self._is_watched = True
+        self._mixins, self._proxy_class = mixed
+        self.graph = Graph(tracer_cls=type(self))
+        self.graph.observers += graph.observers
+        return self._trace(root, concrete_args)
 
     def _finish(self, started: float, graph: Graph | None, error: BaseException | None) -> None:
         if self.policy.trace_finished is not None:
@@ -397,17 +410,13 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def _is_plain_program(self, root: Any) -> bool:
         """Return whether the program does nothing but call modules and torch, whatever it is called with."""
-        policy = self.policy
-        is_usual = (
-            not self.runs_leaves
+        return (
+            not (self.runs_leaves or self.hears_functions or self.entered_modules or self._is_watched)
             and self._calls_plainly
-            and not self.hears_functions
-            and not self.entered_modules
             and self.traced_func_name == "forward"
             and type(root).__call__ is nn.Module.__call__
+            and is_plain_program(self._below, own_code, self._is_remarkable)
         )
-        asked = (policy.is_leaf_module, policy.mixins_of_kind, policy.proxy_mixins, policy.unwrap_module)
-        return is_usual and asked == _NOBODY and is_plain_program(self._below, own_code, self._is_remarkable)
 
     def _judge(self, root: Any, concrete_args: Any) -> None:
         """Look, when all is recorded, whether the graph does what the program does at every call."""
@@ -1013,7 +1022,10 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             kwargs: Of the call.
         """
         former = self._place
-        if path is None:
+        if self._is_plain:
+            if path is None or is_layer_of_torch(type(m)):
+                raise MissedProgramError
+        elif path is None:
             self._surroundings.note_outside(m)
             path = f"<{type(m).__name__}>"
             self._note_entering(path, m, is_outside=True)
@@ -1030,8 +1042,6 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     def _note_entering(self, path: str, module: nn.Module, *, is_outside: bool) -> None:
         """Take note of what there is to know of a module whose forward is about to run."""
         is_below = id(module) in self._paths
-        if self._is_plain and is_below:
-            return
         if id(module) in self._lazy or (not is_below and lazies_among([module])):
             raise self._refused(lazy_error(module, f"module {path!r}"))
         if not is_below:

@@ -448,3 +448,33 @@ def test_a_method_that_is_replaced_on_a_tracer_is_called():
     tracer.is_leaf_module = lambda module, path: asked.append(path) or True
     tracer.trace(with_forward(calls_layers))
     assert asked == ["layer", "act"]
+
+
+def entering(kind):
+    return TracePolicy(is_leaf_module=lambda module, path, context: False if type(module) is kind else None)
+
+
+def test_layers_that_a_policy_enters_are_watched():
+    program = nn.Sequential(with_forward(calls_layers), nn.BatchNorm1d(4)).train()
+    graph = fxplug.Tracer(policy=entering(nn.Linear)).trace(program)
+    assert "linear" in [node.name for node in graph.nodes]
+    with pytest.raises(TraceError) as caught:  # It asks for the dimensions of what it is given.
+        fxplug.Tracer(policy=entering(nn.BatchNorm1d)).trace(program)
+    assert caught.value.code == "FXP-T001"
+
+
+class Wraps(nn.Module):
+    """Stands for another module."""
+
+    def forward(self, x):
+        return torch.relu(x)
+
+
+def test_modules_that_a_policy_finds_in_others_are_watched():
+    inner, program = with_forward(assigns), with_forward(calls_layers)
+    program.act = Wraps()
+    policy = TracePolicy(unwrap_module=lambda module: inner if isinstance(module, Wraps) else None)
+    with pytest.raises(TraceError, match="scale") as caught:
+        fxplug.Tracer(policy=policy).trace(program)
+    assert caught.value.code == "FXP-T055"
+    assert inner.scale == 0.5
