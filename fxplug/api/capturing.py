@@ -344,10 +344,10 @@ def _capture_plainly(
     if options.kept or options.leaves or options.problems is not None:
         return None
     captured = capture_plainly(program, args, kwargs, options.policy(), name_of_root(program))
-    if captured is None:
+    if captured is None or not runs_through(program, captured, args):
         return None
     if not options.check:
-        return captured if runs_through(program, captured, args) else None
+        return captured
     try:
         copy_context().run(check_capture, program, captured, args, kwargs)
     except Exception:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import inspect
 import operator
+from contextlib import nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from fxplug.analyze.isolation import SavedTensors
+from fxplug.analyze.isolation import SavedTensors, forked_random_state
 from fxplug.capture import Tracer
 from fxplug.execute import GraphModule
-from fxplug.ir import effects
+from fxplug.ir import Node
 from fxplug.ir.collector import paused_collection
 from fxplug.semantics.modules import returns_new_tensor
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fxplug.capture import TracePolicy
-    from fxplug.ir import Graph
 
 __all__ = ["capture_plainly", "runs_through"]
 
@@ -56,22 +56,28 @@ def capture_plainly(
             captured = GraphModule(program, graph, name)
     except Exception:
         return None
-    return None if _does_more(graph, program) else captured
+    return None if any(map(_does_more, graph.nodes)) else captured
 
 
-def _does_more(graph: Graph, program: nn.Module) -> bool:
-    """Return whether a program may change its weights, which it reads itself, or draws random numbers itself."""
-    for node in graph.nodes:
-        op = node.op
-        if op == "get_attr":
-            return True
-        is_call = op in {"call_function", "call_method"} and node.target not in _OPERATORS
-        if is_call and effects.effect_of(node, program).random:
-            return True
-    return False
+def _does_more(node: Node) -> bool:
+    """Return whether a node reads a weight, which may be changed, or gives a list to an operator."""
+    is_operator = node.op == "call_function" and node.target in _OPERATORS
+    return node.op == "get_attr" or (is_operator and not all(type(part) in _OPERANDS for part in node.args))
 
 
 _OPERATORS = frozenset(value for value in vars(operator).values() if callable(value))
+_OPERANDS = frozenset({Node, bool, complex, float, int})
+_QUIET = _OPERATORS | {
+    torch.add,
+    torch.cat,
+    torch.flatten,
+    torch.mul,
+    torch.relu,
+    torch.sigmoid,
+    torch.stack,
+    torch.tanh,
+}
+"""Functions that draw no random numbers, whatever they are called with."""
 
 
 def _takes_tensors(program: nn.Module, args: Sequence[Any]) -> bool:
@@ -87,16 +93,26 @@ def _takes_tensors(program: nn.Module, args: Sequence[Any]) -> bool:
 def runs_through(program: nn.Module, captured: GraphModule, args: Sequence[torch.Tensor]) -> bool:
     """Run a program that was captured by `capture_plainly`; return whether it ends without an error.
 
-    The inputs are as before.
+    The inputs and the random state are as before.
     """
     saved = SavedTensors(args if _may_write_to_inputs(captured) else ())
-    try:
-        program(*args)
-    except Exception:
-        return False
-    finally:
-        saved.restore()
+    with forked_random_state() if _may_draw(captured) else nullcontext():
+        try:
+            program(*args)
+        except Exception:
+            return False
+        finally:
+            saved.restore()
     return True
+
+
+def _may_draw(captured: GraphModule) -> bool:
+    """Return whether a function may draw random numbers; layers that do are listened to."""
+    return any(node.op == "call_method" or node.target not in _QUIET for node in _calls(captured))
+
+
+def _calls(captured: GraphModule) -> list[Node]:
+    return [node for node in captured.graph.nodes if node.op in {"call_function", "call_method"}]
 
 
 def _may_write_to_inputs(captured: GraphModule) -> bool:

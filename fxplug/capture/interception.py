@@ -74,6 +74,7 @@ from fxplug.semantics.internals import (
     TORCH_FX_PATCHED,
     TorchDispatchMode,
     TorchFxTracer,
+    global_hook_tables,
     hooks_around_forward,
     is_compiler_loaded,
     is_under_modes,
@@ -576,10 +577,10 @@ def intercept(
             if interceptor.hears_every_attribute:
                 _hearing_every.add(session)
             _install(interceptor)
-            if interceptor.hears_every_attribute or getattr(interceptor, "mode", "symbolic") != "symbolic":
-                _install_rest()
-            else:
+            if getattr(interceptor, "may_be_plain", False) and not any(global_hook_tables()):
                 session.install_rest = _install_rest
+            else:
+                _install_rest()
             hold_leaves(_patches, session, modules, functions)
         with interceptor.torch_calls(session):
             yield

@@ -260,9 +260,9 @@ class Session:
         """The functions among them whose results are kept."""
         self.install_rest: Callable[[], None] | None = None
         """Installs what hears of all that functions do which are not plain; None where it is installed."""
-        self.plain: dict[tuple[Any, ...], frozenset[str]] = {}
-        """Forward, and layout of a module (see `fxplug.capture.plain_functions`) -> names of what it does not call, of
-        those in which there is nothing to look for."""
+        self.plain: dict[tuple[Any, ...], list[Any]] = {}
+        """Forward, and layout of a module -> what it calls (see `fxplug.capture.plain_functions`), of those in which
+        there is nothing to look for."""
         self.entered: set[int] = set()
         """The likenesses of modules whose forward, with the hooks around it, needs no further look."""
         self.probes: list[tuple[Any, TraceError | None]] = []

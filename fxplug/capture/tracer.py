@@ -44,7 +44,7 @@ from fxplug.capture.lazies import lazies_among, lazy_error
 from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.opaque import OpaqueKeeper
 from fxplug.capture.outside import OutsideState
-from fxplug.capture.plain_functions import MissedProgramError, is_layer_of_torch, is_plain_program
+from fxplug.capture.plain_functions import MissedProgramError, is_layer_of_torch, plain_program
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, check_settings, is_leaf_by_class
 from fxplug.capture.proxy import AS_A_RESULT, Proxy
 from fxplug.capture.proxyable import ProxyableClassMeta
@@ -171,6 +171,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     """Whether ``int`` and ``float`` are called as they are, which needs the very number."""
     entered_modules: frozenset[str] = frozenset()
     """Paths of modules that are entered though they would stay calls."""
+    has_unpacked = False
+    """Whether the graph checks how many parts a value has."""
     traces_plain_alone = False
     """Whether programs are refused that do more than to call modules and torch (see `plain_functions`), or that have
     layers which do more than to compute (see `fxplug.semantics.modules.compute_alone`)."""
@@ -184,9 +186,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         # that leaves nodes alone too, and then the calls of modules, spares them the way through methods that it might
         # have replaced.
         replaced = self._replaced = self._replaced_methods()
-        self._converts_plainly = "create_arg" not in replaced
+        self._converts_plainly, self._reads_plainly = "create_arg" not in replaced, "getattr" not in replaced
         self._records_plainly = replaced.isdisjoint(("create_node", "proxy"))
         self._calls_plainly = replaced <= {"getattr"}
+        self.may_be_plain = type(self) is Tracer and not replaced
+        """Whether nothing runs in a trace but the program (see `fxplug.capture.plain_functions`)."""
         self._mixins: tuple[type, ...] = ()
         self._proxy_class = Proxy
         self._paths: dict[int, str] = {}
@@ -194,7 +198,6 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._leaf_classes: dict[type, str] = {}
         self._entered = _NONE_ENTERED
         self._lazy: frozenset[int] = frozenset()
-        self._reads_plainly = "getattr" not in replaced
         self.hears_every_attribute = not self._reads_plainly
         """Whether reads of submodules matter too (see `fxplug.capture.interception`)."""
         self._reading: tuple[Any, str | None] = (None, None)
@@ -209,6 +212,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._surroundings, self._settings = Surroundings(self._regions), Settings()
         self._readers, self._names_forward = [], False
         self._compares = self._finds_weights = self._is_plain = self._is_watched = False
+        self._is_repeated = self._ended = self.has_unpacked = False
+        self._plain_codes: set[int] | None = None
         self._constants = Constants()
         self.new_constants = []
         self._outside: OutsideState | None = None
@@ -216,9 +221,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._module_changes: list[ModuleChange] = []
         self._modes_outside: dict[int, tuple[nn.Module, bool]] = {}
         self._reads, self._hearing = [], None
-        self._is_repeated = False
         self._left, self._arrays = None, []
-        self._ended = False
         self._refusals: list[TraceError] = []
         self._assumptions: list[tuple[Node, TraceError]] = []
         self.given: set[Node] = set()
@@ -231,8 +234,6 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Path -> module, of those that stay calls and are no layers of torch."""
         self.hashed: list[Proxy] = []
         """Values that the program has used as keys."""
-        self.has_unpacked = False
-        """Whether the graph checks how many parts a value has."""
 
     def _replaced_methods(self) -> set[str]:
         """Return which of the methods that a trace may do without are not those that this class was made with."""
@@ -374,7 +375,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             raise TraceError(
                 f"Cannot trace {shown(root)}: pass a module or a function, not a {type(root).__name__}."
             )
-        self._is_plain = is_module and concrete_args is None and self._is_plain_program(root)
+        plain = self._plain_program(root) if is_module and concrete_args is None else None
+        self._is_plain, self._plain_codes = plain is not None, plain
         if self.traces_plain_alone and not (self._is_plain and compute_alone(self._below)):
             raise TraceError("Cannot trace: the program does more than to call modules and torch.")
         source = signature_source(function, self.root if is_module else None)
@@ -408,15 +410,13 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._judge(root, concrete_args)
         return self.graph
 
-    def _is_plain_program(self, root: Any) -> bool:
-        """Return whether the program does nothing but call modules and torch, whatever it is called with."""
-        return (
-            not (self.runs_leaves or self.hears_functions or self.entered_modules or self._is_watched)
-            and self._calls_plainly
-            and self.traced_func_name == "forward"
-            and type(root).__call__ is nn.Module.__call__
-            and is_plain_program(self._below, own_code, self._is_remarkable)
-        )
+    def _plain_program(self, root: Any) -> set[int] | None:
+        """Return what runs of a program that does nothing but call modules and torch (see `plain_program`)."""
+        is_other = self.runs_leaves or self.hears_functions or self.entered_modules or self._is_watched
+        is_usual = self.may_be_plain and self.traced_func_name == "forward" and not is_other
+        if not is_usual or is_layer_of_torch(type(root)):
+            return None
+        return plain_program(self._below, own_code, self._is_remarkable)
 
     def _judge(self, root: Any, concrete_args: Any) -> None:
         """Look, when all is recorded, whether the graph does what the program does at every call."""
@@ -442,6 +442,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Run a program with proxies that does nothing but call modules and torch: it leaves all as it was."""
         self._below = []
         self._place.session = session = active.get()
+        self._place.looked = self._plain_codes
         if session is not None:
             session.is_plain = session.is_running = True
         try:

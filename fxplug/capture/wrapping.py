@@ -14,6 +14,7 @@ import sys
 import threading
 import uuid
 import weakref
+from contextlib import suppress
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -35,7 +36,7 @@ from fxplug.capture.identity import IDENTITY
 from fxplug.capture.listeners import Untold
 from fxplug.capture.operands import Call
 from fxplug.capture.originals import note_shim, original_of
-from fxplug.capture.plain_functions import holds_values, layout_of, plain_parts
+from fxplug.capture.plain_functions import PlainPart, holds_the_same, layout_of, plain_parts
 from fxplug.capture.proxy import Proxy, TracerBase
 from fxplug.capture.sessions import Session, active
 from fxplug.capture.shims import call_leaf, class_patch, shim_for, traced_value
@@ -65,6 +66,7 @@ from fxplug.execute.guards import GuardedForward
 from fxplug.semantics.checks import PLAIN_CHECKS, same_value
 from fxplug.semantics.internals import (
     MODULES_WITH_MODES,
+    global_hook_tables,
     is_run_as_written,
     stands_in_for_scripts,
     torch_fx_wrapped_functions,
@@ -448,19 +450,23 @@ def enter_plainly(patches: Patches, session: Session, module: nn.Module) -> bool
         through.
     """
     forward = getattr(type(module), "forward", None)
-    held = vars(module)
-    if type(forward) is not FunctionType or "_modules" not in held or not is_run_as_written(held):
+    if type(forward) is not FunctionType or any(global_hook_tables()):
         return None
-    layout = forward, *layout_of(module)
-    values = session.plain.get(layout)
-    if values is not None and holds_values(module, values):
-        return True
-    found = _watch_plainly(patches, session, forward, module)
+    try:
+        if not is_run_as_written(vars(module)):
+            return None
+        layout = forward, *layout_of(module)
+        parts = session.plain.get(layout)
+        if parts is not None and holds_the_same(module, parts):
+            return True
+        found = _watch_plainly(patches, session, forward, module)
+    except KeyError:  # It lacks a table that every module has.
+        return None
     if found is None:
         return None
     _hold_kept(patches, session, forward.__globals__)
     if found.is_alike:
-        session.plain[layout] = found.values
+        session.plain[layout] = found.parts
     return found.is_alike
 
 
@@ -494,8 +500,9 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
     """Hear of the questions that no traced value hears (see `fxplug.capture.hazards`), in what a function may call."""
     function = _plain(function)
     receiver = getattr(function, "__self__", None)
-    if _watch_plainly(patches, session, function, receiver) is not None:
-        return
+    with suppress(KeyError):  # A module may lack a table that every module has.
+        if _watch_plainly(patches, session, function, receiver) is not None:
+            return
     if session.install_rest is not None:
         session.install_rest()
         session.install_rest = None
@@ -517,8 +524,7 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
 class _Plain(NamedTuple):
     """What was found of a function in which there is nothing to look for."""
 
-    values: frozenset[str]
-    """Names of its object whose values it does not call."""
+    parts: list[PlainPart]
     is_alike: bool
     """Whether all that there was to do about it is done, whatever else it is a method of."""
 
@@ -531,14 +537,13 @@ def _watch_plainly(patches: Patches, session: Session, function: Any, receiver: 
     parts = plain_parts(function, receiver, partial(_code_of, patches))
     if parts is None:
         return None
-    values, is_alike = frozenset[str](), True
-    for called, code, of_object in parts:
+    is_alike = True
+    for called, code, *_ in parts:
         session.looked.add(id(code))
-        values |= of_object
         is_alike &= interceptor.on_plain_function(called, code, receiver)
         if id(called) in session.heard or id(called) in session.caches.computing:
             _hold_function(patches, session, called)
-    return _Plain(values, is_alike)
+    return _Plain(parts, is_alike)
 
 
 def _code_of(patches: Patches, function: FunctionType) -> CodeType:

@@ -435,6 +435,8 @@ def is_run_as_written(held: Mapping[str, Any]) -> bool:
         or held["_backward_hooks"]
         or held["_backward_pre_hooks"]
         or "forward" in held
+        or "_call_impl" in held
+        or "_wrapped_call_impl" in held
         or "train" in held
         or "eval" in held
     )

@@ -13,7 +13,7 @@ from torch import nn
 
 import fxplug
 from fxplug.capture.interception import own_code
-from fxplug.capture.plain_functions import is_plain_program, plain_parts
+from fxplug.capture.plain_functions import plain_parts, plain_program
 from fxplug.capture.policy import TracePolicy
 from fxplug.errors import TraceError
 
@@ -328,24 +328,24 @@ def always(code):
 
 def test_a_program_is_plain_if_all_of_its_modules_are():
     net = with_forward(calls_layers)
-    assert is_plain_program(modules_of(nn.Sequential(net, nn.ReLU())), own_code, always)
+    assert plain_program(modules_of(nn.Sequential(net, nn.ReLU())), own_code, always)
     other = nn.Sequential(net, with_forward(asks))
-    assert not is_plain_program(modules_of(other), own_code, always)
+    assert plain_program(modules_of(other), own_code, always) is None
 
 
 @pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
 def test_a_program_with_hooks_is_not_plain(register):
     net = with_forward(calls_layers)
     handle = getattr(net.layer, register)(lambda *args: None)
-    assert not is_plain_program(modules_of(net), own_code, always)
+    assert plain_program(modules_of(net), own_code, always) is None
     handle.remove()
-    assert is_plain_program(modules_of(net), own_code, always)
+    assert plain_program(modules_of(net), own_code, always)
 
 
 def test_a_program_with_hooks_for_all_modules_is_not_plain():
     net = with_forward(calls_layers)
     with nn.modules.module.register_module_forward_hook(lambda *args: None):
-        assert not is_plain_program(modules_of(net), own_code, always)
+        assert plain_program(modules_of(net), own_code, always) is None
 
 
 @pytest.mark.parametrize(
@@ -361,12 +361,12 @@ def test_a_program_with_hooks_for_all_modules_is_not_plain():
 def test_a_program_with_other_modules_is_not_plain(child):
     net = with_forward(calls_layers)
     net.act = child()
-    assert not is_plain_program(modules_of(net), own_code, always)
+    assert plain_program(modules_of(net), own_code, always) is None
 
 
 def test_a_program_that_says_what_training_means_is_not_plain():
     kind = quiet_class(train=lambda self, mode=True: nn.Module.train(self, mode))
-    assert not is_plain_program(modules_of(kind()), own_code, always)
+    assert plain_program(modules_of(kind()), own_code, always) is None
 
 
 class Draws(nn.Module):
