@@ -97,12 +97,11 @@ def plain_program(
 
 def _is_base_as_written() -> bool:
     """Return whether modules are called and switched as torch has it: nobody has put anything else into their class."""
-    held, namespace = vars(nn.Module), vars(module_base)
+    values: list[Any] = [vars(nn.Module).get(name) for name in _RUNNING]
+    namespace: Any = vars(module_base)
     return all(
-        type(value := held.get(name)) is FunctionType
-        and value.__globals__ is namespace
-        and not value.__dict__
-        for name in _RUNNING
+        type(value) is FunctionType and value.__globals__ is namespace and "__wrapped__" not in value.__dict__
+        for value in values
     )
 
 

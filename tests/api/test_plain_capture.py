@@ -171,3 +171,38 @@ def test_keyword_inputs_and_numbers_are_given_to_a_program_that_is_listened_to(p
     net = Net().eval()
     fxplug.trace(net, example_kwargs={"x": torch.randn(2, 4)})
     assert plainly == [None]
+
+
+class Collects(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        parts = [x]
+        parts += torch.chunk(self.layer(x), 2)
+        return torch.cat(parts)
+
+
+def test_lists_that_are_extended_are_what_they_are():
+    net = Collects()
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(fxplug.trace(net, (x,), check=False)(x), net(x))
+
+
+class DropsHere(Collects):
+    def forward(self, x):
+        return nn.functional.dropout(self.layer(x), inplace=True)
+
+
+def test_functions_that_draw_leave_the_random_state():
+    net, state = DropsHere(), torch.get_rng_state()
+    fxplug.trace(net, (torch.ones(2, 4),), check=False)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_the_program_says_to_its_very_inputs_comes_through():
+    with torch.inference_mode():
+        x = torch.ones(2, 4)
+    with pytest.raises(RuntimeError, match="Inference tensors"):
+        fxplug.trace(Net(), (x,))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import types
+import weakref
 from functools import cached_property, wraps
 
 import pytest
@@ -478,3 +480,188 @@ def test_modules_that_a_policy_finds_in_others_are_watched():
         fxplug.Tracer(policy=policy).trace(program)
     assert caught.value.code == "FXP-T055"
     assert inner.scale == 0.5
+
+
+class Chooses(nn.Module):
+    """Calls what it has, if it has something."""
+
+    def __init__(self, act=None) -> None:
+        super().__init__()
+        self.layer, self.act, self.has = nn.Linear(4, 4), act, act is not None
+
+    def forward(self, x):
+        return self.act(self.layer(x)) if self.has else self.layer(x)
+
+
+def doubled(x):
+    return x * 2 if type(x) is torch.Tensor else x
+
+
+def alike(program, captured):
+    x = torch.randn(3, 4)
+    expected, found = program(x), captured(x)
+    assert found.requires_grad == expected.requires_grad
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def captures(program):
+    return fxplug.symbolic_trace(program), fxplug.trace(program, (torch.randn(3, 4),), check=False)
+
+
+def test_modules_of_one_class_may_hold_other_things():
+    program = nn.Sequential(Chooses(), Chooses(doubled))
+    for captured in captures(program):
+        alike(program, captured)
+    hidden = nn.Sequential(with_forward(calls_a_method), with_forward(calls_a_method))
+    vars(hidden[1])["helper"] = torch.no_grad()(lambda x: x * 2)
+    with torch.no_grad():
+        hidden.requires_grad_(requires_grad=False)
+    for captured in captures(hidden):
+        alike(hidden, captured)
+
+
+quiet_relu = torch.no_grad()(F.relu)
+
+
+@wraps(F.relu)
+def wrapped_relu(x):
+    return F.relu(x) * 2 if type(x) is torch.Tensor else x
+
+
+def calls_decorated(self, x):
+    return quiet_relu(self.layer(x))
+
+
+def calls_wrapped(self, x):
+    return wrapped_relu(self.layer(x))
+
+
+@pytest.mark.parametrize("forward", [calls_decorated, calls_wrapped])
+def test_functions_that_only_say_that_they_are_of_torch_are_not(forward):
+    program = with_forward(forward)
+    assert plain_parts(type(program).forward, program, own_code) is None
+    for captured in captures(program):
+        alike(program, captured)
+
+
+def calls_relu(self, x):
+    return F.relu(self.layer(x))
+
+
+def test_a_function_of_torch_that_is_exchanged_later_counts(monkeypatch):
+    program = with_forward(calls_relu)
+    assert plain_parts(type(program).forward, program, own_code) is not None
+    monkeypatch.setattr(F, "relu", wrapped_relu)
+    assert plain_parts(type(program).forward, program, own_code) is None
+
+
+def test_a_method_that_is_exchanged_later_counts():
+    kind = quiet_class(forward=calls_a_method, helper=Net.helper)
+    program = kind()
+    assert plain_parts(kind.forward, program, own_code) is not None
+    kind.helper = Net.asking_helper
+    assert plain_parts(kind.forward, program, own_code) is None
+    kind.helper = property(lambda self: self.layer)
+    assert plain_parts(kind.forward, program, own_code) is None
+
+
+class Pops(nn.Sequential):
+    def forward(self, x):
+        self.pop(0)
+        return torch.relu(x)
+
+
+class Fills(nn.Embedding):
+    def forward(self, x):
+        self._fill_padding_idx_with_zero()
+        return torch.relu(x)
+
+
+@pytest.mark.parametrize("program", [Pops(nn.ReLU(), nn.ReLU()), Fills(4, 4, padding_idx=0)])
+def test_methods_of_torch_are_not_plain(program):
+    assert plain_parts(type(program).forward, program, own_code) is None
+
+
+@pytest.mark.parametrize("name", ["_call_impl", "_wrapped_call_impl", "__getattr__", "__setattr__"])
+def test_classes_that_say_how_modules_are_called_are_looked_through(name):
+    kind = quiet_class(**{name: getattr(nn.Module, name)})
+    assert plain_parts(kind.forward, kind(), own_code) is None
+
+
+def other(original):
+    def called(self, *args, **kwargs):
+        return original(self, *args, **kwargs)
+
+    return called
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *((nn.Module, name) for name in ("_call_impl", "__call__", "train")),
+        *((nn.Linear, name) for name in ("__call__", "forward", "_call_impl")),
+        (nn.Sequential, "forward"),
+    ],
+)
+def test_a_program_is_not_plain_where_somebody_has_changed_torch(monkeypatch, kind, name):
+    program = nn.Sequential(with_forward(calls_layers))
+    assert plain_program(modules_of(program), own_code, always) is not None
+    monkeypatch.setattr(kind, name, other(getattr(kind, name)))
+    assert plain_program(modules_of(program), own_code, always) is None
+
+
+def test_a_module_that_is_called_otherwise_is_not_plain():
+    program = nn.Sequential(with_forward(calls_layers))
+    vars(program[0])["_call_impl"] = lambda x: x
+    assert plain_program(modules_of(program), own_code, always) is None
+
+
+def test_a_module_without_a_table_is_not_plain():
+    program = nn.Sequential(nn.Linear(4, 4))
+    del vars(program[0])["_backward_pre_hooks"]
+    assert plain_program(modules_of(program), own_code, always) is None
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_layer_of_torch_is_traced_as_a_root_as_before(training):
+    layer = nn.Dropout(0.5).train(training)
+    for captured in captures(layer):
+        layer.train(not training)
+        with pytest.raises(fxplug.GuardError):
+            captured.train(not training)(torch.randn(3, 4))
+        layer.train(training)
+
+
+FLAG = torch.tensor(1.0)
+
+
+def takes_a_tensor(self, x, flag=FLAG):
+    return self.layer(x) if flag else x
+
+
+def test_tensors_among_defaults_are_looked_at():
+    program = with_forward(takes_a_tensor)
+    assert plain_parts(type(program).forward, program, own_code) is None
+
+
+class Through(fxplug.Tracer):
+    """Calls modules without gradients."""
+
+    def call_module(self, m, forward, args, kwargs):
+        with torch.no_grad():
+            return super().call_module(m, forward, args, kwargs)
+
+
+def test_what_a_tracer_does_itself_is_heard_of():
+    program = nn.Sequential(with_forward(calls_layers))
+    graph = Through().trace(program)
+    assert all(node.region for node in graph.find_nodes(op="call_module"))
+
+
+def test_classes_that_were_looked_at_are_let_go_of():
+    program = with_forward(calls_a_method)
+    fxplug.symbolic_trace(program)
+    kind = weakref.ref(type(program))
+    del program
+    gc.collect()
+    assert kind() is None
