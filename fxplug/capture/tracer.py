@@ -445,15 +445,25 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._place.looked = self._plain_codes
         if session is not None:
             session.is_plain = session.is_running = True
+        context = copy_context()
+        made = errors_made_in(context)
         try:
-            result = run(*values)
+            result = context.run(run, *values)
         finally:
             self._end_in(session)
-        self._refuse_assumptions()
+            self._refusals += filter(was_caught, made)
+        self._refuse_what_was_caught()
         return result
 
-    def _refuse_assumptions(self) -> None:
-        """Raise what was to be raised if the captured program takes None for an input, and it does."""
+    def _refuse_what_was_caught(self) -> None:
+        """Raise what was refused and went on, and what was to be raised if the captured program takes None."""
+        if self._refusals and self.problems is None:
+            first = self._refusals[0]
+            raise type(first)(
+                f"{first.message} (An 'except' of the program caught this error and went on; with the value it would "
+                "have taken the other way.)",
+                code=first.code,
+            ) from first
         for node, error in self._assumptions:
             if not fails_on_none(node):
                 raise error
@@ -504,14 +514,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         settings.report(changed_settings, warns=self.on_mutation == "keep")
         if kept is not None:
             raise kept
-        if self._refusals and self.problems is None:
-            first = self._refusals[0]
-            raise type(first)(
-                f"{first.message} (An 'except' of the program caught this error and went on; with the value it would "
-                "have taken the other way.)",
-                code=first.code,
-            ) from first
-        self._refuse_assumptions()
+        self._refuse_what_was_caught()
         return result
 
     def _begin_in(self, session: Session | None) -> None:
