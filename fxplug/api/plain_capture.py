@@ -21,6 +21,7 @@ from fxplug.execute import GraphModule
 from fxplug.ir import Node
 from fxplug.ir.collector import paused_collection
 from fxplug.semantics.modules import returns_new_tensor
+from fxplug.semantics.random_state import random_state, set_random_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,11 +84,16 @@ _QUIET = _OPERATORS | {
 def _takes_tensors(program: nn.Module, args: Sequence[Any]) -> bool:
     """Return whether the forward of a module takes as many inputs as there are, and all of them are plain tensors."""
     forward = getattr(type(program), "forward", None)
-    if type(forward) is not FunctionType or any(type(value) is not torch.Tensor for value in args):
+    if type(forward) is not FunctionType or not all(map(_is_alone, args)):
         return False
     code = forward.__code__
     is_plain = not code.co_flags & _STARS and not code.co_kwonlyargcount and not forward.__defaults__
     return is_plain and code.co_argcount == len(args) + 1
+
+
+def _is_alone(value: Any) -> bool:
+    """Return whether a value is a plain tensor without a history, into which a run may write."""
+    return type(value) is torch.Tensor and value.grad_fn is None
 
 
 def runs_through(program: nn.Module, captured: GraphModule, args: Sequence[torch.Tensor]) -> bool:
@@ -95,7 +101,7 @@ def runs_through(program: nn.Module, captured: GraphModule, args: Sequence[torch
 
     The inputs and the random state are as before.
     """
-    saved = SavedTensors(args if _may_write_to_inputs(captured) else ())
+    saved, state = SavedTensors(args if _may_write_to_inputs(captured) else ()), random_state()
     with forked_random_state() if _may_draw(captured) else nullcontext():
         try:
             program(*args)
@@ -103,6 +109,7 @@ def runs_through(program: nn.Module, captured: GraphModule, args: Sequence[torch
             return False
         finally:
             saved.restore()
+            set_random_state(state)  # What layers call may be somebody's, and draw.
     return True
 
 

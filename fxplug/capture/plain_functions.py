@@ -22,7 +22,12 @@ from fxplug.capture.containers import PLAIN, is_of_library
 from fxplug.capture.hazards import FILE_OF_CONTAINERS, scan_of
 from fxplug.capture.plain_code import Reads, reads_of
 from fxplug.capture.world import world_found_by, world_kept_by
-from fxplug.semantics.internals import global_hook_tables, is_run_as_written
+from fxplug.semantics.internals import (
+    MODULES_OF_OPERATORS,
+    global_hook_tables,
+    is_called_as_modules_are,
+    is_run_as_written,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -98,13 +103,21 @@ def plain_program(
 def _is_base_as_written() -> bool:
     """Return whether modules are called and switched as torch has it: nobody has put anything else into their class."""
     values: list[Any] = [vars(nn.Module).get(name) for name in _RUNNING]
-    namespace: Any = vars(module_base)
-    return all(
-        type(value) is FunctionType and value.__globals__ is namespace and "__wrapped__" not in value.__dict__
-        for value in values
+    return all(is_written_in(value, _BASE_FILE) for value in values)
+
+
+def is_written_in(function: Any, *files: str) -> bool:
+    """Return whether a function runs code of some files, or of a directory, and is nothing around another one."""
+    return (
+        type(function) is FunctionType
+        and function.__code__.co_filename.startswith(files)
+        and function.__globals__.get("__file__", "").startswith(files)
+        and "__wrapped__" not in function.__dict__
     )
 
 
+_BASE_FILE = module_base.__file__
+_LAYERS_OF_TORCH = module_base.__file__.removesuffix("module.py")
 _RUNNING = ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__setattr__", "train", "eval")
 
 
@@ -122,12 +135,19 @@ def _is_layer_as_written(kind: Any) -> bool:
     """Return whether a class is one of those that torch has for layers and containers, as torch has it."""
     if not str(kind.__module__).startswith(_HOMES) or issubclass(kind, LazyModuleMixin):
         return False
-    base: Any = nn.Module
-    is_called = kind.__call__ is base.__call__ and kind._call_impl is base._call_impl
-    is_switched = kind.train is base.train and kind.eval is base.eval
-    forward = kind.forward
-    home = forward.__globals__.get("__name__", "") if type(forward) is FunctionType else ""
-    return is_called and is_switched and home.startswith(_HOMES) and "__wrapped__" not in forward.__dict__
+    is_switched = kind.train is nn.Module.train and kind.eval is nn.Module.eval
+    return (
+        is_called_as_modules_are(kind)
+        and is_switched
+        and is_written_in(kind.forward, _LAYERS_OF_TORCH)
+        and _iterates_as_torch(kind)
+    )
+
+
+def _iterates_as_torch(kind: Any) -> bool:
+    """Return whether what a container of torch calls is what it holds."""
+    own = getattr(kind, "__iter__", None)
+    return own is None or is_written_in(own, _LAYERS_OF_TORCH)
 
 
 # -- functions
@@ -168,7 +188,7 @@ def plain_parts(
         if id(code) in seen:
             continue
         seen.add(id(code))
-        if code.co_filename == FILE_OF_CONTAINERS:
+        if code.co_filename == FILE_OF_CONTAINERS and _iterates_as_torch(type(receiver)):
             continue  # It calls modules, and nothing else.
         # What libraries do in their modules, such as captured ones, is known in other ways.
         is_foreign = receiver is not None and _is_library_class(type(receiver))
@@ -255,15 +275,17 @@ def _computes(value: Any) -> bool:
     """Return whether something is a function of torch that computes, or a plain value."""
     kind = type(value)
     if kind is FunctionType:
-        return any(value.__globals__ is one for one in _OF_FUNCTIONS) and "__wrapped__" not in value.__dict__
+        return is_written_in(value, *_FILES_OF_FUNCTIONS)
     if kind is BuiltinFunctionType:
-        return value.__module__ == "torch" if value.__self__ is None else value.__module__ in _COMPUTING
+        return (
+            value.__module__ == "torch"
+            if value.__self__ is None
+            else value.__module__ in MODULES_OF_OPERATORS
+        )
     return kind in {int, float, bool, torch.dtype}
 
 
-_OF_FUNCTIONS = (vars(torch.nn.functional), vars(torch.functional))
-_COMPUTING = frozenset({"torch._C._fft", "torch._C._linalg", "torch._C._nn", "torch._C._special"})
-"""Where the functions of torch are that compute, and that are written in C, besides those that are of no module."""
+_FILES_OF_FUNCTIONS = (str(torch.nn.functional.__file__), str(torch.functional.__file__))
 
 
 # -- what an object holds

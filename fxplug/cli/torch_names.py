@@ -44,6 +44,7 @@ PROBES: tuple[TorchName, ...] = (
         "calling layers while tracing with example inputs",
     ),
     *_below("torch._C", "_nn", "operators of torch.nn in saved files"),
+    *_below("torch._C", "_fft _linalg _special", "telling functions that compute from others"),
     *_below(
         "torch._C",
         "DisableTorchFunction _disabled_torch_function_impl",

@@ -65,6 +65,7 @@ __all__ = [
     "HOOKS_OF_TENSORS",
     "HOOK_TABLES",
     "MARKS_OF_COMPILER",
+    "MODULES_OF_OPERATORS",
     "MODULES_WITH_MODES",
     "NN_OPERATORS",
     "OTHER_TABLES",
@@ -122,6 +123,7 @@ __all__ = [
     "hook_tables_of",
     "hooks_around_forward",
     "is_about_missing_data",
+    "is_called_as_modules_are",
     "is_compiled_class",
     "is_compiler_loaded",
     "is_differentiating",
@@ -421,6 +423,15 @@ hook_tables_in: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(
     "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 )
 """Returns the tables of what runs around the forward or backward of a module, given its attributes."""
+
+
+def is_called_as_modules_are(kind: type[nn.Module]) -> bool:
+    """Return whether a class leaves to its base what it means to call a module."""
+    return kind.__call__ is nn.Module.__call__ and kind._call_impl is nn.Module._call_impl
+
+
+MODULES_OF_OPERATORS = frozenset({"torch._C._fft", "torch._C._linalg", "torch._C._nn", "torch._C._special"})
+"""Where the functions of torch are that compute, and that are written in C, besides those that are of no module."""
 
 
 def is_run_as_written(held: Mapping[str, Any]) -> bool:

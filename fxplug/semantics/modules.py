@@ -117,7 +117,13 @@ def compute_alone(modules: Iterable[nn.Module]) -> bool:
         own = module.__dict__
         if own["training"] and (known[1] or own["_buffers"] or "dropout" in own):
             return False
+        for weight in own["_parameters"].values():
+            if type(weight) not in _WEIGHTS:  # Its class may say what functions do.
+                return False
     return True
+
+
+_WEIGHTS = frozenset({nn.Parameter, type(None)})
 
 
 def _traits_of_layer(module: nn.Module) -> tuple[Any, bool] | None:

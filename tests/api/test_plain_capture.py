@@ -206,3 +206,27 @@ def test_what_the_program_says_to_its_very_inputs_comes_through():
         x = torch.ones(2, 4)
     with pytest.raises(RuntimeError, match="Inference tensors"):
         fxplug.trace(Net(), (x,))
+
+
+class Weight(nn.Parameter):
+    """Draws where it is multiplied."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is nn.functional.linear:
+            torch.rand(1)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_weights_that_draw_leave_the_random_state():
+    net = nn.Sequential(nn.Linear(4, 4))
+    net[0].weight = Weight(torch.ones(4, 4))
+    state = torch.get_rng_state()
+    fxplug.trace(net, (torch.ones(2, 4),), check=False)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_inputs_with_a_history_are_given_to_a_program_that_is_listened_to(plainly):
+    x = torch.ones(2, 4, requires_grad=True) * 2
+    fxplug.trace(Net().eval(), (x,), check=False)
+    assert plainly == [None]

@@ -610,6 +610,23 @@ def test_a_program_is_not_plain_where_somebody_has_changed_torch(monkeypatch, ki
     assert plain_program(modules_of(program), own_code, always) is None
 
 
+def otherwise(self, input):
+    return input
+
+
+def test_a_program_is_not_plain_where_a_method_of_torch_has_other_code(monkeypatch):
+    program = nn.Sequential(with_forward(calls_layers))
+    monkeypatch.setattr(nn.Sequential.forward, "__code__", otherwise.__code__)
+    assert plain_program(modules_of(program), own_code, always) is None
+
+
+def test_a_program_is_not_plain_where_containers_give_something_else(monkeypatch):
+    program = nn.Sequential(with_forward(calls_layers))
+    monkeypatch.setattr(nn.Sequential, "__iter__", lambda self: iter([doubled]))
+    assert plain_program(modules_of(program), own_code, always) is None
+    assert plain_parts(nn.Sequential.forward, program, own_code) is None
+
+
 def test_a_module_that_is_called_otherwise_is_not_plain():
     program = nn.Sequential(with_forward(calls_layers))
     vars(program[0])["_call_impl"] = lambda x: x
