@@ -610,8 +610,8 @@ def test_a_program_is_not_plain_where_somebody_has_changed_torch(monkeypatch, ki
     assert plain_program(modules_of(program), own_code, always) is None
 
 
-def otherwise(self, input):
-    return input
+def otherwise(self, x):
+    return x
 
 
 def test_a_program_is_not_plain_where_a_method_of_torch_has_other_code(monkeypatch):
