@@ -68,9 +68,6 @@ _LOADING = frozenset(
 )
 _WITHOUT_EFFECT = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "RESUME"})
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_OF_CLASSES = frozenset({"__annotate__", "__annotate_func__", "__dict__", "__weakref__"})
-_QUIET_METHODS = frozenset({"__del__", "__init__", "__init_subclass__", "__new__", "__repr__"})
-"""What a class may define of its own, and nobody calls where a module of it is called."""
 
 
 _reads: dict[int, tuple[weakref.ref[CodeType], Reads | None]] = {}

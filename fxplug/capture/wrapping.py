@@ -14,7 +14,6 @@ import sys
 import threading
 import uuid
 import weakref
-from contextlib import suppress
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -456,12 +455,12 @@ def enter_plainly(patches: Patches, session: Session, module: nn.Module) -> bool
         if not is_run_as_written(vars(module)):
             return None
         layout = forward, *layout_of(module)
-        parts = session.plain.get(layout)
-        if parts is not None and holds_the_same(module, parts):
-            return True
-        found = _watch_plainly(patches, session, forward, module)
     except KeyError:  # It lacks a table that every module has.
         return None
+    parts = session.plain.get(layout)
+    if parts is not None and holds_the_same(module, parts):
+        return True
+    found = _watch_plainly(patches, session, forward, module)
     if found is None:
         return None
     _hold_kept(patches, session, forward.__globals__)
@@ -500,9 +499,8 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
     """Hear of the questions that no traced value hears (see `fxplug.capture.hazards`), in what a function may call."""
     function = _plain(function)
     receiver = getattr(function, "__self__", None)
-    with suppress(KeyError):  # A module may lack a table that every module has.
-        if _watch_plainly(patches, session, function, receiver) is not None:
-            return
+    if _watch_plainly(patches, session, function, receiver) is not None:
+        return
     if session.install_rest is not None:
         session.install_rest()
         session.install_rest = None
@@ -534,7 +532,10 @@ def _watch_plainly(patches: Patches, session: Session, function: Any, receiver: 
     interceptor = session.interceptor
     if interceptor is None or getattr(interceptor, "hears_functions", False):
         return None
-    parts = plain_parts(function, receiver, partial(_code_of, patches))
+    try:
+        parts = plain_parts(function, receiver, partial(_code_of, patches))
+    except KeyError:  # A module lacks a table that every module has.
+        return None
     if parts is None:
         return None
     is_alike = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from torch import nn
 
@@ -11,9 +11,12 @@ from fxplug.ir import PURE, RANDOM, UNKNOWN, Effect, effects, writes
 from fxplug.semantics.internals import ConvBase, DropoutBase, NormBase, has_hooks, modules_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from fxplug.ir import Node
+
+_Traits: TypeAlias = "tuple[Any, bool]"
+"""Of a class of layers: whether they work in place where they say nothing, and whether training matters to them."""
 
 __all__ = ["compute_alone", "effects_of_layers", "module_effect", "module_rule", "returns_new_tensor"]
 
@@ -82,20 +85,29 @@ def effects_of_layers(layers: Iterable[nn.Module]) -> list[tuple[nn.Module, Effe
         layers: Modules without hooks and without a forward of their own.
     """
     found: list[tuple[nn.Module, Effect]] = []
-    classes: dict[type, tuple[Any, bool] | None] = {}
-    for layer in layers:
-        kind = layer.__class__
-        known = classes.get(kind, _UNKNOWN)
-        if known is _UNKNOWN:
-            known = classes[kind] = _traits_of_calls(kind)
-        if known is None:
-            continue
-        in_place, varies = known
+    for layer, known in _with_traits(layers, lambda layer: _traits_of_calls(type(layer))):
         own = layer.__dict__
-        if own["_modules"] or (own["training"] and (varies or own["_buffers"] or "dropout" in own)):
+        if known is None or own["_modules"] or _depends_on_mode(own, known):
             continue
-        found.append((layer, _WRITES_INPUT if own.get("inplace", in_place) else PURE))
+        found.append((layer, _WRITES_INPUT if own.get("inplace", known[0]) else PURE))
     return found
+
+
+def _with_traits(
+    modules: Iterable[nn.Module], ask: Callable[[nn.Module], _Traits | None]
+) -> Iterator[tuple[nn.Module, _Traits | None]]:
+    """Yield each module with what is known of its class, which is asked about once: a model has hundreds of layers."""
+    classes: dict[type, _Traits | None] = {}
+    for module in modules:
+        kind = module.__class__
+        if kind not in classes:
+            classes[kind] = ask(module)
+        yield module, classes[kind]
+
+
+def _depends_on_mode(own: dict[str, Any], traits: _Traits) -> bool:
+    """Return whether a layer may do more than to compute in the mode that it is in, given its attributes."""
+    return own["training"] and (traits[1] or bool(own["_buffers"]) or "dropout" in own)
 
 
 def compute_alone(modules: Iterable[nn.Module]) -> bool:
@@ -106,16 +118,9 @@ def compute_alone(modules: Iterable[nn.Module]) -> bool:
     Args:
         modules: Modules without hooks and without a forward of their own.
     """
-    classes: dict[type, tuple[Any, bool] | None] = {}
-    for module in modules:
-        kind = module.__class__
-        known = classes.get(kind, _UNKNOWN)
-        if known is _UNKNOWN:
-            known = classes[kind] = _traits_of_layer(module)
-        if known is None:
-            return False
+    for module, known in _with_traits(modules, _traits_of_layer):
         own = module.__dict__
-        if own["training"] and (known[1] or own["_buffers"] or "dropout" in own):
+        if known is None or _depends_on_mode(own, known):
             return False
         for weight in own["_parameters"].values():
             if type(weight) not in _WEIGHTS:  # Its class may say what functions do.
@@ -126,7 +131,7 @@ def compute_alone(modules: Iterable[nn.Module]) -> bool:
 _WEIGHTS = frozenset({nn.Parameter, type(None)})
 
 
-def _traits_of_layer(module: nn.Module) -> tuple[Any, bool] | None:
+def _traits_of_layer(module: nn.Module) -> _Traits | None:
     """Return what `_traits_of_calls` says of the class of a module; None also for layers that call what they hold."""
     kind = type(module)
     is_torchs = str(kind.__module__).startswith("torch.nn.modules.")
@@ -144,7 +149,7 @@ def returns_new_tensor(module: nn.Module) -> bool:
 _WITH_OWN_MEMORY = (ConvBase, NormBase, nn.GroupNorm, nn.LayerNorm, nn.Linear)
 
 
-def _traits_of_calls(kind: type[nn.Module]) -> tuple[Any, bool] | None:
+def _traits_of_calls(kind: type[nn.Module]) -> _Traits | None:
     """Return whether the layers of a class work in place where they say nothing, and whether training matters to them.
 
     Returns:
@@ -163,7 +168,6 @@ def _traits_of_calls(kind: type[nn.Module]) -> tuple[Any, bool] | None:
     return in_place, updates or draws or hasattr(kind, "dropout")
 
 
-_UNKNOWN: Any = object()
 _WRITES_INPUT, _WRITES_STATE = writes(0), writes("state")
 
 

@@ -514,8 +514,6 @@ def test_modules_of_one_class_may_hold_other_things():
         alike(program, captured)
     hidden = nn.Sequential(with_forward(calls_a_method), with_forward(calls_a_method))
     vars(hidden[1])["helper"] = torch.no_grad()(lambda x: x * 2)
-    with torch.no_grad():
-        hidden.requires_grad_(requires_grad=False)
     for captured in captures(hidden):
         alike(hidden, captured)
 
@@ -682,3 +680,28 @@ def test_classes_that_were_looked_at_are_let_go_of():
     del program
     gc.collect()
     assert kind() is None
+
+
+class Watching(fxplug.Tracer):
+    """Is no plain tracer: what it traces is watched."""
+
+
+def described(graph):
+    return [
+        (
+            node.name,
+            node.op,
+            str(node.target),
+            str(node.args),
+            node.meta,
+            [str(line.source()) for line in node.origins],
+        )
+        for node in graph.nodes
+    ]
+
+
+@pytest.mark.parametrize("forward", PLAIN)
+def test_what_is_watched_and_what_is_not_give_the_same_graph(forward):
+    program = nn.Sequential(with_forward(forward), nn.Sequential(nn.Identity()))
+    plain = fxplug.Tracer()
+    assert described(plain.trace(program)) == described(Watching().trace(program))
