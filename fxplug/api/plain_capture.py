@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import inspect
 import operator
-from contextlib import nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from fxplug.analyze.isolation import SavedTensors, forked_random_state
+from fxplug.analyze.isolation import SavedTensors
 from fxplug.capture import Tracer
 from fxplug.execute import GraphModule
 from fxplug.ir import Node
 from fxplug.ir.collector import paused_collection
 from fxplug.semantics.modules import returns_new_tensor
-from fxplug.semantics.random_state import random_state, set_random_state
+from fxplug.semantics.random_state import kept_random_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,17 +67,6 @@ def _does_more(node: Node) -> bool:
 
 _OPERATORS = frozenset(value for value in vars(operator).values() if callable(value))
 _OPERANDS = frozenset({Node, bool, complex, float, int})
-_QUIET = _OPERATORS | {
-    torch.add,
-    torch.cat,
-    torch.flatten,
-    torch.mul,
-    torch.relu,
-    torch.sigmoid,
-    torch.stack,
-    torch.tanh,
-}
-"""Functions that draw no random numbers, whatever they are called with."""
 
 
 def _takes_tensors(program: nn.Module, args: Sequence[Any]) -> bool:
@@ -101,25 +89,15 @@ def runs_through(program: nn.Module, captured: GraphModule, args: Sequence[torch
 
     The inputs and the random state are as before.
     """
-    saved, state = SavedTensors(args if _may_write_to_inputs(captured) else ()), random_state()
-    with forked_random_state() if _may_draw(captured) else nullcontext():
+    saved = SavedTensors(args if _may_write_to_inputs(captured) else ())
+    with kept_random_state():
         try:
             program(*args)
         except Exception:
             return False
         finally:
             saved.restore()
-            set_random_state(state)  # What layers call may be somebody's, and draw.
     return True
-
-
-def _may_draw(captured: GraphModule) -> bool:
-    """Return whether a function may draw random numbers; layers that do are listened to."""
-    return any(node.op == "call_method" or node.target not in _QUIET for node in _calls(captured))
-
-
-def _calls(captured: GraphModule) -> list[Node]:
-    return [node for node in captured.graph.nodes if node.op in {"call_function", "call_method"}]
 
 
 def _may_write_to_inputs(captured: GraphModule) -> bool:
