@@ -16,14 +16,20 @@ from torch import nn
 
 from fxplug.analyze.isolation import SavedTensors
 from fxplug.capture import Tracer
+from fxplug.capture.examples.asking import changes_rank
+from fxplug.capture.examples.guarding import guards_of_dimensions
+from fxplug.capture.examples.learning import LAYERS, learn
 from fxplug.execute import GraphModule
+from fxplug.execute.guards import GuardSet
 from fxplug.ir import Node
 from fxplug.ir.collector import paused_collection
+from fxplug.ir.guards import StateGuard
+from fxplug.semantics.internals import are_calls_heard
 from fxplug.semantics.modules import returns_new_tensor
 from fxplug.semantics.random_state import kept_random_state
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fxplug.capture import TracePolicy
 
@@ -48,21 +54,71 @@ def capture_plainly(
         return None
     if any((policy.trace_started, policy.trace_finished, policy.node_created)):
         return None
-    tracer = Tracer(policy=policy)
-    tracer.traces_plain_alone = True
     try:
         with paused_collection():
-            graph = tracer.trace(program)
-            captured = GraphModule(program, graph, name)
+            tracer = _trace(program, policy)
+            if tracer.unknown_layers:
+                if not learn(tracer.unknown_layers):
+                    return None
+                tracer = _trace(program, policy)
+            return _captured(program, args, tracer, name)
     except Exception:
         return None
-    return None if any(map(_does_more, graph.nodes)) else captured
 
 
-def _does_more(node: Node) -> bool:
-    """Return whether a node reads a weight, which may be changed, or gives a list to an operator."""
-    is_operator = node.op == "call_function" and node.target in _OPERATORS
-    return node.op == "get_attr" or (is_operator and not all(type(part) in _OPERANDS for part in node.args))
+def _trace(program: nn.Module, policy: TracePolicy) -> Tracer:
+    tracer = Tracer(policy=policy)
+    tracer.traces_plain_alone = True
+    if not (any(getattr(policy, question) for question in _OF_VALUES) or are_calls_heard()):
+        tracer.layer_records = LAYERS
+    tracer.trace(program)
+    return tracer
+
+
+_OF_VALUES = ("create_argument", "leaf_functions", "lift_constant", "mixins_of_kind", "proxy_mixins")
+"""Questions whose answers may say something else of what a layer does that is looked through."""
+
+
+def _captured(program: nn.Module, args: Sequence[Any], tracer: Tracer, name: str) -> GraphModule | None:
+    """Return the module for what was traced; None where that is not all that there is to say."""
+    graph, asked = tracer.graph, tracer.asked_rank
+    nodes = graph.nodes.listed()
+    if tracer.unknown_layers or _do_more(nodes, len(tracer.weight_nodes), asks=asked is not None):
+        return None
+    if tracer.asked_flags:
+        graph.captured_training = program.training
+        graph.state_guards = tuple(
+            StateGuard(f"self.{path}.training", (), flag) for path, flag in tracer.asked_flags.items()
+        )
+    captured = GraphModule(program, graph, name)
+    if asked is not None:
+        captured.set_guards(GuardSet(*guards_of_dimensions(nodes[: len(args)], args, asked)))
+    return captured
+
+
+def _do_more(nodes: Iterable[Node], reads: int, *, asks: bool) -> bool:
+    """Return whether a program does more than what is the same for all inputs of as many dimensions.
+
+    It reads weights, which may be changed, or gives a list to an operator, which may be changed, too.
+
+    Args:
+        nodes: What it does.
+        reads: How many of them read weights for layers alone.
+        asks: Whether it hangs on how many dimensions its inputs have.
+    """
+    seen: set[Any] = set()
+    for node in nodes:
+        op, target = node.op, node.target
+        if op == "get_attr":
+            reads -= 1
+        elif op == "call_function" and target in _OPERATORS:
+            if not all(type(part) in _OPERANDS for part in node.args):
+                return True
+        elif asks and target not in seen:
+            seen.add(target)
+            if changes_rank(node):
+                return True
+    return reads != 0
 
 
 _OPERATORS = frozenset(value for value in vars(operator).values() if callable(value))

@@ -36,7 +36,9 @@ __all__ = [
     "MissedProgramError",
     "PlainPart",
     "holds_the_same",
+    "is_code_of_layers",
     "is_layer_of_torch",
+    "is_written_in",
     "layout_of",
     "plain_parts",
     "plain_program",
@@ -114,6 +116,11 @@ def is_written_in(function: Any, *files: str) -> bool:
         and function.__globals__.get("__file__", "").startswith(files)
         and "__wrapped__" not in function.__dict__
     )
+
+
+def is_code_of_layers(code: CodeType) -> bool:
+    """Return whether some code is of torch's layers."""
+    return code.co_filename.startswith(_LAYERS_OF_TORCH)
 
 
 _BASE_FILE = module_base.__file__

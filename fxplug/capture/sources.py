@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fxplug.ir import StoredOrigin
 
 __all__ = [
+    "TORCH",
     "Place",
     "belongs_to_program",
     "caller_level",
@@ -38,8 +39,9 @@ __all__ = [
 ]
 
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
-_TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
-_TORCH_MODULES = str(Path(_TORCH, "nn", "modules")) + os.sep
+TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
+"""The directory of torch."""
+_TORCH_MODULES = str(Path(TORCH, "nn", "modules")) + os.sep
 _MODULE_BASE = str(Path(_TORCH_MODULES, "module.py"))
 _STANDARD = tuple(os.path.join(sysconfig.get_path(key), "") for key in ("stdlib", "platstdlib"))
 _PACKAGES = tuple(os.path.join(sysconfig.get_path(key), "") for key in ("purelib", "platlib"))
@@ -57,7 +59,7 @@ def passes_calls_on(filename: str) -> bool:
     """Return whether code in `filename` only passes calls on: fxplug itself, and torch except its module classes."""
     known = _is_carrier.get(filename)
     if known is None:
-        inside_torch = filename.startswith(_TORCH) and not filename.startswith(_TORCH_MODULES)
+        inside_torch = filename.startswith(TORCH) and not filename.startswith(_TORCH_MODULES)
         known = _is_carrier[filename] = filename.startswith(_OURS) or inside_torch or filename == _MODULE_BASE
     return known
 
@@ -88,7 +90,7 @@ def is_installed(filename: str) -> bool:
     if known is None:
         parts = set(Path(filename).parts)
         known = _is_installed[filename] = (
-            filename.startswith((_OURS, _TORCH, *_PACKAGES))
+            filename.startswith((_OURS, TORCH, *_PACKAGES))
             or not parts.isdisjoint(("site-packages", "dist-packages"))
             or is_standard(filename)
         )
@@ -176,6 +178,31 @@ class Place:
         finally:
             self.scope = former
 
+    def origins_inside(
+        self, path: str, kind: type, chains: Iterable[tuple[tuple[CodeType, int], ...]], depth: int
+    ) -> list[StoredOrigin]:
+        """Return positions in a module whose forward does not run, where the program that is being run calls it.
+
+        Args:
+            path: Of the module.
+            kind: Its class.
+            chains: For each position the code and offset of the functions there, outermost first.
+            depth: As in `origin`.
+        """
+        frame = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
+        around = self.scope
+        if frame is self.frame or self._is_outermost(frame):
+            code, offset, caller = frame.f_code, frame.f_lasti, self.caller
+            return [[code, offset, caller, around, path, kind, *chain] for chain in chains]
+        origin, scope = self.origin(depth + 1), ModuleScope(path, kind, around)
+        found: list[StoredOrigin] = []
+        for chain in chains:
+            inner = origin
+            for code, offset in chain:
+                inner = Origin(code, offset, inner, scope)
+            found.append(inner)
+        return found
+
     def _is_outermost(self, frame: FrameType) -> bool:
         """Return whether a frame is of the program, and no other one lies between it and the boundary; remember it."""
         known, boundary = _is_carrier, self.boundary
@@ -260,7 +287,7 @@ def line_of_program(frames: Iterable[SourceLine]) -> SourceLine | None:
     innermost: SourceLine | None = None
     for frame in frames:
         innermost = innermost or frame
-        if not frame.filename.startswith(_TORCH):
+        if not frame.filename.startswith(TORCH):
             return frame
     return innermost
 
@@ -305,7 +332,7 @@ def caller_level() -> int:
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         level += 1
-        if not frame.f_code.co_filename.startswith((_OURS, _TORCH)):
+        if not frame.f_code.co_filename.startswith((_OURS, TORCH)):
             break
         frame = frame.f_back
     return level
@@ -319,7 +346,7 @@ def _user_lines(depth: int) -> tuple[SourceLine | None, SourceLine | None]:
         code = frame.f_code
         if not passes_calls_on(code.co_filename) and not is_standard(code.co_filename):
             line = SourceLine(code.co_filename, frame.f_lineno, code.co_name)
-            if not code.co_filename.startswith(_TORCH):
+            if not code.co_filename.startswith(TORCH):
                 return line, inside
             inside = inside or line
         elif inside is not None and code.co_name == "trace" and code.co_filename == _TRACER:

@@ -40,6 +40,7 @@ from fxplug.capture.interception import (
 )
 from fxplug.capture.kinds import declare, fails_on_none
 from fxplug.capture.late import ReadKeeper
+from fxplug.capture.layer_records import Replayer
 from fxplug.capture.lazies import lazies_among, lazy_error
 from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.opaque import OpaqueKeeper
@@ -105,7 +106,7 @@ _NO_POLICY = TracePolicy()
 _NONE_ENTERED = EnteredLeaves()
 
 
-class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeeper):
+class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeeper, Replayer):
     """Captures a module or function as a graph.
 
     Subclasses may override every public method, as in torch.fx; a `policy` customises a trace without a
@@ -214,6 +215,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._compares = self._finds_weights = self._is_plain = self._is_watched = False
         self._is_repeated = self._ended = self.has_unpacked = False
         self._plain_codes: set[int] | None = None
+        self._forget_layers()
         self._constants = Constants()
         self.new_constants = []
         self._outside: OutsideState | None = None
@@ -1080,7 +1082,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         kind = type(module)
         treated = self._leaf_classes.get(kind)
         if treated == "layer" and (path := self._paths.get(id(module))) is not None:
-            self._states.check_call(module, path)
+            if not self._is_plain:  # Else nothing can have changed it.
+                self._states.check_call(module, path)
             return self._record_leaf(path, kind, args, kwargs)
         if not self._calls_plainly:
             return self._call_as_replaced(module, args, kwargs)
@@ -1088,13 +1091,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             treated = self._leaf_classes[kind] = self._treatment(module, kind)
         policy = self.policy
         # Layers of torch are nobody's wrappers: asking about them would only take time.
-        if treated not in _LAYERS:
-            unwrap = policy.unwrap_module
-            inner = unwrap(module) if unwrap is not None else None
-            if inner is None and treated == "wrapper":
-                inner = inner_module(module)
-            if inner is not None and inner is not module:
-                return self.on_module_call(inner, args, kwargs)
+        if treated not in _LAYERS and (inner := self._inside(module, treated)) is not module:
+            return self.on_module_call(inner, args, kwargs)
         path = self._paths.get(id(module))
         if path is not None:
             ask = policy.is_leaf_module
@@ -1107,7 +1105,32 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                     check_result(self, proxy)
                     self._whole[path] = module
                 return proxy
+            if self.layer_records is not None and treated in _LAYERS:
+                return self._look_through(path, module, args, kwargs)
         return self.enter_module(path, module, partial(original_call, module), args, kwargs)
+
+    def _inside(self, module: nn.Module, treated: str) -> nn.Module:
+        """Return what is inside of a wrapper, any other module itself."""
+        unwrap = self.policy.unwrap_module
+        inner = unwrap(module) if unwrap is not None else None
+        if inner is None and treated == "wrapper":
+            inner = inner_module(module)
+        return module if inner is None else inner
+
+    def _look_through(
+        self, path: str, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Proxy:
+        """Record what a layer does, without running it.
+
+        Raises:
+            MissedProgramError: It takes more than one value.
+        """
+        if kwargs or len(args) != 1 or type(args[0]) is not Proxy:
+            raise MissedProgramError
+        node = self._record_inside(path, layer, args[0].node, _FRAMES_OF_A_LEAF)
+        if node is None:  # What there is to learn is found in one trace.
+            return self._record_leaf(path, type(layer), args, kwargs)
+        return args[0] if node is args[0].node else Proxy(node, self)
 
     def _treatment(self, module: nn.Module, kind: type) -> str:
         """Return what the modules of a class are to a tracer that customises nothing about it."""
@@ -1141,7 +1164,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             raise _trace_is_over("call_module", path)
         origin = self._place.origin_of_call(path, kind, _FRAMES_OF_A_LEAF)
         if not kwargs and len(args) == 1 and (type(args[0]) is Proxy or type(args[0]) in _MIXED_PROXIES):
-            node = self.graph._create_call_of(path, args[0].node, origin)  # pyright: ignore[reportPrivateUsage]
+            node = self.graph._create_at("call_module", path, args[0].node, origin)  # pyright: ignore[reportPrivateUsage]
         else:
             node_args = self._checked_arguments(args)
             node_kwargs: dict[str, Argument] | None = None

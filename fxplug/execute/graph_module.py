@@ -211,10 +211,13 @@ class GraphModule(nn.Module):
     def guards(self) -> tuple[Guard, ...]:
         """What the program relies on, as it was found out when it was captured; see `fxplug.trace`."""
         own: GuardSet | None = self.__dict__.get("_guards")
+        # Past the properties: each capture asks.
         checked = tuple(
-            Guard(str(node.args[-1] if type(node.args[-1]) is str else node.args[-2]))
-            for node in self.graph.nodes
-            if node.op == "call_function" and node.target in CHECKS
+            [
+                Guard(str(node.args[-1] if type(node.args[-1]) is str else node.args[-2]))
+                for node in self.graph.nodes.listed()
+                if node._op == "call_function" and node._target in CHECKS  # pyright: ignore[reportPrivateUsage]
+            ]
         )
         training = self.graph.captured_training
         modes = () if training is None else (Guard(f"self.training is {training}"),)

@@ -119,6 +119,8 @@ class Holders:
         }
         self._takes_others = False
         """Whether anything but modules was taken."""
+        self._weights: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+        """Path of an empty module that stands in for another one -> what both have, ours first."""
 
     def take_all(self, paths: Iterable[str]) -> str | None:
         """Let the new root hold what the old one holds at each path (see `take`).
@@ -126,16 +128,22 @@ class Holders:
         Returns:
             The first path at which the old root has nothing; None when it has something at all of them.
         """
-        last, pair = None, None
+        last, pair, weights = None, None, None
         for path in paths:
             prefix, _, name = path.rpartition(".")
             if prefix != last or pair is None:
-                last, pair = prefix, self._pairs.get(prefix)
-            if pair is not None and path not in self._pairs:
+                pair = self._pairs.get(prefix) or self._open(prefix)
+                if pair is None:
+                    return path
+                last, weights = prefix, self._weights.get(prefix)
+            if path not in self._pairs:
                 ours, theirs, our_modules, their_modules = pair
                 value = their_modules.get(name)
                 if value is not None and ours is not theirs:  # Most paths lead to modules.
                     our_modules[name] = value
+                    continue
+                if weights is not None and _take_weight(*weights, name):  # And most others to weights.
+                    self._takes_others = True
                     continue
             if not self.take(path):
                 return path
@@ -159,6 +167,7 @@ class Holders:
             our_modules[name] = value
             if path in self._pairs:  # An empty module stood in for it, for the sake of something below.
                 below = f"{path}."
+                self._weights.clear()
                 self._pairs = {
                     key: kept
                     for key, kept in self._pairs.items()
@@ -202,7 +211,7 @@ class Holders:
             if len(our_modules) > 1:
                 _order_as(our_modules, their_modules)
             if self._takes_others and isinstance(theirs, nn.Module):
-                parameters, buffers = parameters_of(ours), buffers_of(ours)
+                parameters, buffers, _ = own_tables(ours)
                 if len(parameters) > 1:
                     _order_as(parameters, parameters_of(theirs))
                 if len(buffers) > 1:
@@ -214,20 +223,26 @@ class Holders:
         pair = self._pairs.get(outer) or self._open(outer)
         if pair is None:
             return None
-        theirs = pair[3].get(name)
+        ours, around, our_modules, their_modules = pair
+        theirs = their_modules.get(name)
         if theirs is None:
-            theirs = getattr(pair[1], name, _MISSING)
+            theirs = getattr(around, name, _MISSING)
             if theirs is _MISSING:
                 return None
-        ours = pair[0]
-        existing = theirs if ours is pair[1] else pair[2].get(name)
+        existing = theirs if ours is around else our_modules.get(name)
         if existing is None and not (ours.__class__ is nn.Module and _has_nothing(ours, name)):
             existing = getattr(ours, name, None)
         if existing is not theirs and not isinstance(existing, nn.Module):
             existing = empty_module()
             if not getattr(theirs, "training", True):
-                vars(existing)["training"] = False
+                existing.__dict__["training"] = False
             modules_of(ours)[name] = existing
+            if isinstance(theirs, nn.Module):
+                own, held = existing.__dict__, theirs.__dict__
+                if held.get("_parameters").__class__ is held.get("_buffers").__class__ is dict:
+                    self._weights[prefix] = own, held  # Scripted modules have tables of other classes.
+                    opened = self._pairs[prefix] = (existing, theirs, own["_modules"], held["_modules"])
+                    return opened
         opened = self._pairs[prefix] = (existing, theirs, _modules_in(existing), _modules_in(theirs))
         return opened
 
@@ -276,6 +291,22 @@ def _take_plain(ours: nn.Module, theirs: Any, name: str) -> bool:
         buffers_of(ours)[name] = buffers[name]
         return True
     return False
+
+
+def _take_weight(own: dict[str, Any], held: dict[str, Any], name: str) -> bool:
+    """Do what `_take_plain` does for a module that stands in for another one, given what both have."""
+    value = held["_parameters"].get(name)
+    if value.__class__ is nn.Parameter:
+        table = own["_parameters"]
+    else:
+        value = held["_buffers"].get(name)
+        if value.__class__ is not torch.Tensor or name in held["_non_persistent_buffers_set"]:
+            return False
+        table = own["_buffers"]
+    if name in table or name in own["_modules"] or name in own or name in _OF_THE_CLASS:
+        return False
+    table[name] = value
+    return True
 
 
 def _held(holder: Any, name: str) -> Any:

@@ -11,7 +11,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.errors import ForeignNodeError, GraphError, NodeInUseError
-from fxplug.ir.arguments import EMPTY_DICT, Argument
+from fxplug.ir.arguments import EMPTY_DICT, Argument, immutable_dict
 from fxplug.ir.clone import clone_nodes, copy_meta
 from fxplug.ir.code import CodeOwner
 from fxplug.ir.collector import paused_collection
@@ -317,12 +317,13 @@ class Graph(CodeOwner):
         self._put(node)
         return node
 
-    def _create_call_of(self, path: str, value: Node, origin: StoredOrigin) -> Node:
-        """Make what ``create_node("call_module", path, (value,))`` does, for a tracer: most nodes of a network.
+    def _create_at(self, op: str, path: str, value: Node | None, origin: StoredOrigin) -> Node:
+        """Make what ``create_node(op, path, (value,))`` does, for a tracer: most nodes of a network.
 
         Args:
-            path: Dotted path of the module.
-            value: A node of this graph, the only argument.
+            op: ``"call_module"`` or ``"get_attr"``.
+            path: Dotted path of the module, or of the weight.
+            value: A node of this graph, the only argument; None for no argument.
             origin: Where in a program the node comes from.
 
         Returns:
@@ -333,25 +334,78 @@ class Graph(CodeOwner):
         """
         # Not by vars(self): a graph that has shown its table is slower from then on.
         is_usual = getattr(self.create_node, "__func__", None) is _create_node
-        is_ours = value.graph is self and value._position is not ERASED
+        is_ours = value is None or (value.graph is self and value._position is not ERASED)
         wish, is_plain = wish_of_path(path)
         if not (is_usual and is_ours and wish):
-            return self.create_node("call_module", path, (value,), None, None, None, origin)
+            args = () if value is None else (value,)
+            return self.create_node(op, path, args, None, None, None, origin)
         node = Node.__new__(Node)
         node.graph = self
-        namespace = self._namespace
-        node._name = namespace.take(wish) if is_plain else namespace.create_name(wish)
-        node._op = "call_module"
+        # As `Namespace.create_name`, without the call.
+        used = self._namespace._used
+        if is_plain and wish not in used:
+            used[wish] = None
+            node._name = wish
+        else:
+            node._name = self._namespace.create_name(wish)
+        node._op = op
         node._target = path
         node._type = node._meta = node._users = None
         node._region = self._region
         node._origin = origin
         node._position = 0
-        node._args, node._kwargs, node._inputs = (value,), EMPTY_DICT, value
-        if value._users is None:
-            value._users = node
+        node._kwargs = EMPTY_DICT
+        if value is None:
+            node._args = node._inputs = ()
         else:
-            value._start_use(node)
+            node._args, node._inputs = (value,), value
+            if value._users is None:
+                value._users = node
+            else:
+                value._start_use(node)
+        self._put(node)
+        return node
+
+    def _create_alike(
+        self,
+        like: tuple[str, Any],
+        args: tuple[Argument, ...],
+        kwargs: immutable_dict,
+        inputs: list[Node],
+        origin: StoredOrigin,
+    ) -> Node:
+        """Make what ``create_node(*like, args, kwargs)`` does, for a tracer that makes the same node time and again.
+
+        Args:
+            like: Opcode and target of a node that was made before.
+            args: Nodes of this graph, plain values, and tuples of these.
+            kwargs: The same.
+            inputs: The nodes among both, in order.
+            origin: Where in a program the node comes from.
+
+        Returns:
+            The new node.
+        """
+        op, target = like
+        if getattr(self.create_node, "__func__", None) is not _create_node:
+            return self.create_node(op, target, args, kwargs, None, None, origin)
+        node = Node.__new__(Node)
+        node.graph = self
+        node._name = self._namespace.create_name(self._candidate(op, target))
+        node._op = op
+        node._target = target
+        node._type = node._meta = node._users = None
+        node._region = self._region
+        node._origin = origin
+        node._position = 0
+        node._args, node._kwargs = args, kwargs
+        used = inputs if len(inputs) == 1 else (*dict.fromkeys(inputs),)
+        node._inputs = used[0] if len(used) == 1 else tuple(used)
+        for one in used:
+            if one._users is None:
+                one._users = node
+            else:
+                one._start_use(node)
         self._put(node)
         return node
 

@@ -132,14 +132,6 @@ class Namespace:
         used[name] = None
         return name
 
-    def take(self, candidate: str) -> str:
-        """Do what `create_name` does for a candidate that is known to be plain (see `wish_of_path`)."""
-        used = self._used
-        if candidate in used:
-            return self.create_name(candidate)
-        used[candidate] = None
-        return candidate
-
     def _create_odd(self, candidate: str) -> str:
         """Return a fresh name near a candidate that is taken, reserved, numbered, or no identifier."""
         used = self._used

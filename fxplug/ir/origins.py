@@ -227,9 +227,9 @@ class DerivedOrigins:
 StoredOrigin: TypeAlias = "Origin | tuple[Origin, ...] | DerivedOrigins | list[Any] | None"
 """What a node stores of where it came from: one origin is by far the most frequent number, and needs no tuple.
 
-A list holds what the origin of a call of a whole module is made of, until somebody reads it: most nodes of a network
+A list holds what the origin of a call of a module is made of, until somebody reads it: most nodes of a network
 are such calls. These are the code, the offset, the caller, the module around the call, the path and the class of its
-module; then the origin alone.
+module, and for what is done inside of it the code and offset of each function there; then the origin alone.
 """
 
 
@@ -248,8 +248,12 @@ def _read(stored: list[Any]) -> Origin:
     """Return the origin that a list holds, or make it of what it holds: copies of the node share the list."""
     with _lock:
         if len(stored) > 1:
-            code, offset, caller, around, path, kind = stored
-            stored[:] = [Origin(code, offset, caller, ModuleScope(path, kind, around))]
+            code, offset, caller, around, path, kind, *inside = stored
+            scope = ModuleScope(path, kind, around)
+            origin = Origin(code, offset, caller, around if inside else scope)
+            for code, offset in inside:
+                origin = Origin(code, offset, origin, scope)
+            stored[:] = [origin]
     return stored[0]
 
 

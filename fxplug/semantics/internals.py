@@ -90,6 +90,7 @@ __all__ = [
     "TorchDispatchMode",
     "TorchFxTracer",
     "TreeSpec",
+    "are_calls_heard",
     "as_parameter",
     "assert_function",
     "autocast_arguments",
@@ -961,6 +962,11 @@ def without_mode(mode: TorchFunctionMode) -> Generator[None]:
     finally:
         if is_off:
             put_on_calls(mode)
+
+
+def are_calls_heard() -> bool:
+    """Return whether a mode hears of calls of torch."""
+    return _count_function_modes() > 0
 
 
 def take_off_calls(mode: TorchFunctionMode) -> bool:

@@ -670,7 +670,7 @@ def test_the_short_way_to_a_call_makes_what_the_long_one_makes(path):
         before = graph.version
         with graph.inserting_before(x.next):
             if graph is graphs[0]:
-                nodes = [graph._create_call_of(path, x, None) for _ in range(2)]
+                nodes = [graph._create_at("call_module", path, x, None) for _ in range(2)]
             else:
                 nodes = [graph.create_node("call_module", path, (x,)) for _ in range(2)]
         graph.lint()
@@ -689,7 +689,7 @@ def test_the_short_way_to_a_call_refuses_what_is_no_value_of_the_graph():
     graph.erase_node(erased)
     for value in (Graph().placeholder("x"), erased):
         with pytest.raises(ForeignNodeError):
-            graph._create_call_of("layer", value, None)
+            graph._create_at("call_module", "layer", value, None)
 
     assert len(graph.nodes) == 0
 
@@ -704,7 +704,7 @@ def test_who_listens_at_create_node_hears_of_calls_of_layers(monkeypatch, of_cla
         return create(*args, **kwargs) if of_class else create(graph, *args, **kwargs)
 
     monkeypatch.setattr(Graph if of_class else graph, "create_node", listening)
-    assert graph._create_call_of("layer", x, None).target == "layer"
+    assert graph._create_at("call_module", "layer", x, None).target == "layer"
     assert len(heard) == 1
 
 

@@ -213,6 +213,11 @@ class Answerer(Tracer):
         elif self._rank_asked is None:
             self._rank_asked = guard_at(self._place.origin(), "")
 
+    @property
+    def asked_dimensions(self) -> Guard | None:
+        """Where the program has first asked how many dimensions a tensor has; None where it has not."""
+        return self._rank_asked
+
     def _rank_may_change(self, node: Node) -> bool:
         """Return whether something that a value is computed from has as many dimensions as sizes or values say."""
         known = self._changing_ranks

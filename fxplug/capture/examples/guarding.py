@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Origin
 
-__all__ = ["GuardCollector", "expression", "fails_for_none", "guard_at", "guard_of", "size_text"]
+__all__ = [
+    "GuardCollector",
+    "expression",
+    "fails_for_none",
+    "guard_at",
+    "guard_of",
+    "guards_of_dimensions",
+    "size_text",
+]
 
 _METADATA = frozenset(
     [
@@ -143,6 +151,26 @@ class GuardCollector:
         if isinstance(generator, PyTreeCodeGen):  # The same nested inputs, and one plain result.
             graph.set_codegen(PyTreeCodeGen(generator.parameters, generator.flatten))
         return graph, tuple(self._predicates.values())
+
+
+def guards_of_dimensions(
+    inputs: Iterable[Node], values: Iterable[torch.Tensor], asked: Guard
+) -> tuple[Graph, tuple[Guard, ...]]:
+    """Return, as `GuardCollector.finish` does, guards that inputs have as many dimensions as some tensors.
+
+    Args:
+        inputs: The placeholders of the graph that was recorded.
+        values: One tensor for each of them.
+        asked: Says where the program has asked.
+    """
+    answering = Graph()
+    pairs = [(answering.node_copy(node), value.dim()) for node, value in zip(inputs, values, strict=True)]
+    answers = [
+        answering.call_function(operator.eq, (answering.call_method("dim", (node,)), count))
+        for node, count in pairs
+    ]
+    answering.output(tuple(answers))
+    return answering, tuple([Guard(expression(answer), asked.line, asked.source) for answer in answers])
 
 
 def fails_for_none(node: Node) -> bool:

@@ -107,7 +107,7 @@ class LayerCaller(CallListener):
         """Record and make a call of a layer of torch with one tensor that is known."""
         path, kind, effect = layer
         origin = self._place.origin_of_call(path, kind, _FRAMES_OF_A_LAYER)
-        node = self.graph._create_call_of(path, source, origin)  # pyright: ignore[reportPrivateUsage]
+        node = self.graph._create_at("call_module", path, source, origin)  # pyright: ignore[reportPrivateUsage]
         if self.policy.node_created is not None:
             self._note(node)
         writes = effect is not PURE
@@ -179,7 +179,7 @@ class LayerCaller(CallListener):
         place = self._place
         if plain is not None and len(plain) == 1 and self._records_plainly:
             origin = place.origin_of_call(path, type(module), _FRAMES_OF_A_LEAF - 1)
-            node = self.graph._create_call_of(path, cast("Node", plain[0]), origin)  # pyright: ignore[reportPrivateUsage]
+            node = self.graph._create_at("call_module", path, cast("Node", plain[0]), origin)  # pyright: ignore[reportPrivateUsage]
             if self.policy.node_created is not None:
                 self._note(node)
             return self._run_leaf(node, module, args, kwargs)
