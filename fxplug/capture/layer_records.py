@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import marshal
 from operator import is_
-from types import BuiltinFunctionType, CodeType, FunctionType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
@@ -17,8 +17,7 @@ from torch import nn
 
 from fxplug.capture.arguments import PLAIN_TYPES
 from fxplug.capture.interception import own_code
-from fxplug.capture.plain_functions import MissedProgramError, is_code_of_layers, is_written_in
-from fxplug.capture.sources import TORCH
+from fxplug.capture.plain_functions import MissedProgramError, is_code_of_layers
 from fxplug.ir import PLAIN, Node, immutable_dict
 
 if TYPE_CHECKING:
@@ -104,12 +103,12 @@ def record_of_graph(graph: Graph, asked: Guard | None) -> LayerRecord | None:
 
 
 def _is_torchs(node: Node, frames: _Frames) -> bool:
-    """Return whether a node reads a weight, or calls torch, from code of layers of torch, in no context of its own."""
-    if node.region != PLAIN or not all(is_code_of_layers(code) for code, _ in frames):
-        return False
-    if node.op == "call_function":
-        return type(node.target) is BuiltinFunctionType or is_written_in(node.target, TORCH)
-    return node.op != "get_attr" or "." not in node.target
+    """Return whether a node comes from code of layers of torch alone, in no context of its own.
+
+    Functions of others, in the place of those of torch, may do something else in each call.
+    """
+    is_own_weight = node.op != "get_attr" or "." not in node.target
+    return is_own_weight and node.region == PLAIN and all(is_code_of_layers(code) for code, _ in frames)
 
 
 def _with_parts(values: Iterable[Any], numbers: Mapping[Node, int]) -> tuple[Any, ...] | None:

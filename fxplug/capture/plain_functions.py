@@ -38,7 +38,6 @@ __all__ = [
     "holds_the_same",
     "is_code_of_layers",
     "is_layer_of_torch",
-    "is_written_in",
     "layout_of",
     "plain_parts",
     "plain_program",

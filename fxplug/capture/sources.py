@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fxplug.ir import StoredOrigin
 
 __all__ = [
-    "TORCH",
     "Place",
     "belongs_to_program",
     "caller_level",
@@ -39,9 +38,8 @@ __all__ = [
 ]
 
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
-TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
-"""The directory of torch."""
-_TORCH_MODULES = str(Path(TORCH, "nn", "modules")) + os.sep
+_TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
+_TORCH_MODULES = str(Path(_TORCH, "nn", "modules")) + os.sep
 _MODULE_BASE = str(Path(_TORCH_MODULES, "module.py"))
 _STANDARD = tuple(os.path.join(sysconfig.get_path(key), "") for key in ("stdlib", "platstdlib"))
 _PACKAGES = tuple(os.path.join(sysconfig.get_path(key), "") for key in ("purelib", "platlib"))
@@ -59,7 +57,7 @@ def passes_calls_on(filename: str) -> bool:
     """Return whether code in `filename` only passes calls on: fxplug itself, and torch except its module classes."""
     known = _is_carrier.get(filename)
     if known is None:
-        inside_torch = filename.startswith(TORCH) and not filename.startswith(_TORCH_MODULES)
+        inside_torch = filename.startswith(_TORCH) and not filename.startswith(_TORCH_MODULES)
         known = _is_carrier[filename] = filename.startswith(_OURS) or inside_torch or filename == _MODULE_BASE
     return known
 
@@ -90,7 +88,7 @@ def is_installed(filename: str) -> bool:
     if known is None:
         parts = set(Path(filename).parts)
         known = _is_installed[filename] = (
-            filename.startswith((_OURS, TORCH, *_PACKAGES))
+            filename.startswith((_OURS, _TORCH, *_PACKAGES))
             or not parts.isdisjoint(("site-packages", "dist-packages"))
             or is_standard(filename)
         )
@@ -287,7 +285,7 @@ def line_of_program(frames: Iterable[SourceLine]) -> SourceLine | None:
     innermost: SourceLine | None = None
     for frame in frames:
         innermost = innermost or frame
-        if not frame.filename.startswith(TORCH):
+        if not frame.filename.startswith(_TORCH):
             return frame
     return innermost
 
@@ -332,7 +330,7 @@ def caller_level() -> int:
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         level += 1
-        if not frame.f_code.co_filename.startswith((_OURS, TORCH)):
+        if not frame.f_code.co_filename.startswith((_OURS, _TORCH)):
             break
         frame = frame.f_back
     return level
@@ -346,7 +344,7 @@ def _user_lines(depth: int) -> tuple[SourceLine | None, SourceLine | None]:
         code = frame.f_code
         if not passes_calls_on(code.co_filename) and not is_standard(code.co_filename):
             line = SourceLine(code.co_filename, frame.f_lineno, code.co_name)
-            if not code.co_filename.startswith(TORCH):
+            if not code.co_filename.startswith(_TORCH):
                 return line, inside
             inside = inside or line
         elif inside is not None and code.co_name == "trace" and code.co_filename == _TRACER:

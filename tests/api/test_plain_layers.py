@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import OrderedDict
 
 import pytest
@@ -142,7 +143,10 @@ class Block(nn.Module):
                 self.conv1(x),
             )
         )
-        return self.pair(self.shared(self.conv2(out))) + x
+        return self.tail(out) + x
+
+    def tail(self, out):
+        return self.pair(self.shared(self.conv2(out)))
 
 
 def test_a_network_is_the_same_down_to_functions(plainly):
@@ -203,6 +207,16 @@ class Hears(nn.Parameter):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
+class HearsToo(torch.Tensor):
+    """A buffer that hears of calls."""
+
+
+def with_buffer():
+    layer = nn.BatchNorm1d(4).eval()
+    layer.running_mean = torch.rand(4).as_subclass(HearsToo)
+    return layer
+
+
 def tied():
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     net[1].weight = net[0].weight
@@ -228,6 +242,7 @@ def with_weight():
         pytest.param(tied, (2, 4), id="tied"),
         pytest.param(with_method, (1, 4, 2, 2), id="a method of its own"),
         pytest.param(with_weight, (2, 4), id="a weight that hears"),
+        pytest.param(with_buffer, (3, 4), id="a buffer that hears"),
         pytest.param(lambda: nn.Softmax(-1), (2, 4), id="another class"),
         pytest.param(lambda: nn.BatchNorm1d(4), (3, 4), id="statistics"),
         pytest.param(
@@ -253,8 +268,12 @@ class Squeezed(Net):
 
 
 class Weighed(Net):
+    def __init__(self, layer) -> None:
+        super().__init__(layer)
+        self.scale = nn.Parameter(torch.rand(4))
+
     def forward(self, x):
-        return self.layer(x) + self.layer.weight
+        return self.layer(x) * self.scale
 
 
 @pytest.mark.parametrize(
@@ -337,30 +356,71 @@ def test_a_mode_around_the_capture_hears_of_calls(plainly):
 
 def test_layers_are_told_apart_while_another_thread_traces_them():
     """A watched trace runs other code in the place of the forwards of layers."""
-    layers = [nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1, stride=2)]
+    layers = [nn.BatchNorm1d(4), nn.BatchNorm1d(4, eps=1.0)]
+    records, code = LayerRecords(), nn.BatchNorm1d.forward.__code__
     inside, done, found = threading.Event(), threading.Event(), []
 
-    class Waits(nn.Conv2d):
-        def _conv_forward(self, x, weight, bias):
+    class Waits(nn.BatchNorm1d):
+        def _check_input_dim(self, x):
             inside.set()
             done.wait(60)
-            return super()._conv_forward(x, weight, bias)
 
     def trace():
-        found.append(watched(Net(Waits(4, 4, 1)), torch.randn(1, 4, 2, 2)))
+        found.append(watched(Net(Waits(4)).eval(), torch.randn(3, 4)))
 
     thread = threading.Thread(target=trace)
     thread.start()
     try:
         assert inside.wait(60)
-        records = LayerRecords()
+        assert nn.BatchNorm1d.forward.__code__ is not code
         keys = [records.key(layer) for layer in layers]
+        records.add(layers[0], None)
     finally:
         done.set()
         thread.join()
     assert len(found) == 1
+    assert nn.BatchNorm1d.forward.__code__ is code
     assert keys[0] != keys[1]
     assert keys == [LayerRecords().key(layer) for layer in layers]
+    records.renew(nn.BatchNorm1d)
+    with pytest.raises(MissedProgramError):
+        records.find(layers[0])
+
+
+def test_policies_that_may_say_something_of_values_are_asked():
+    net, x = Net(nn.Linear(4, 4)), torch.randn(2, 4)
+
+    def through(module, path, context):
+        return False
+
+    def kept():
+        return (functional.relu,)
+
+    for answers in ({}, {"leaf_functions": kept}, {"mixins_of_kind": lambda kind, context: ()}):
+        policy = fxplug.TracePolicy(is_leaf_module=through, **answers)
+        found = plain_capture.capture_plainly(net, (x,), {}, policy, "Net")
+        assert (found is None) == bool(answers)
+
+
+def test_what_is_learned_is_not_warned_of_again():
+    net, x = Net(nn.Conv1d(4, 4, 2, padding="same")), torch.randn(1, 4, 6)
+    learning.LAYERS.__init__()
+    counts = []
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            captured(net, x)
+        counts.append(len(said))
+    assert counts[0] == counts[1]
+
+
+def test_a_function_with_a_state_in_the_place_of_one_of_torch(monkeypatch):
+    net, x = Net(nn.Linear(4, 4)), torch.randn(2, 4)
+    factors = [2]
+    monkeypatch.setattr(functional, "relu", lambda x, inplace=False: x * factors[0])
+    assert "* 2" in captured(net, x).code
+    factors[0] = 3
+    assert "* 3" in captured(net, x).code
 
 
 def test_records_are_not_kept_for_ever(monkeypatch):
