@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections import OrderedDict
 
@@ -352,39 +351,6 @@ def test_a_mode_around_the_capture_hears_of_calls(plainly):
     assert plainly[0] is not None
     assert plainly[1] is None
     assert counting.count
-
-
-def test_layers_are_told_apart_while_another_thread_traces_them():
-    """A watched trace runs other code in the place of the forwards of layers."""
-    layers = [nn.BatchNorm1d(4), nn.BatchNorm1d(4, eps=1.0)]
-    records, code = LayerRecords(), nn.BatchNorm1d.forward.__code__
-    inside, done, found = threading.Event(), threading.Event(), []
-
-    class Waits(nn.BatchNorm1d):
-        def _check_input_dim(self, x):
-            inside.set()
-            done.wait(60)
-
-    def trace():
-        found.append(watched(Net(Waits(4)).eval(), torch.randn(3, 4)))
-
-    thread = threading.Thread(target=trace)
-    thread.start()
-    try:
-        assert inside.wait(60)
-        assert nn.BatchNorm1d.forward.__code__ is not code
-        keys = [records.key(layer) for layer in layers]
-        records.add(layers[0], None)
-    finally:
-        done.set()
-        thread.join()
-    assert len(found) == 1
-    assert nn.BatchNorm1d.forward.__code__ is code
-    assert keys[0] != keys[1]
-    assert keys == [LayerRecords().key(layer) for layer in layers]
-    records.renew(nn.BatchNorm1d)
-    with pytest.raises(MissedProgramError):
-        records.find(layers[0])
 
 
 def test_policies_that_may_say_something_of_values_are_asked():
