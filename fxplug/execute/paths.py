@@ -297,15 +297,12 @@ def _take_weight(own: dict[str, Any], held: dict[str, Any], name: str) -> bool:
     """Do what `_take_plain` does for a module that stands in for another one, given what both have."""
     value = held["_parameters"].get(name)
     if value.__class__ is nn.Parameter:
-        table = own["_parameters"]
-    else:
-        value = held["_buffers"].get(name)
-        if value.__class__ is not torch.Tensor or name in held["_non_persistent_buffers_set"]:
-            return False
-        table = own["_buffers"]
-    if name in table or name in own["_modules"] or name in own or name in _OF_THE_CLASS:
+        own["_parameters"][name] = value
+        return True
+    value = held["_buffers"].get(name)
+    if value.__class__ is not torch.Tensor or name in held["_non_persistent_buffers_set"]:
         return False
-    table[name] = value
+    own["_buffers"][name] = value
     return True
 
 

@@ -184,3 +184,32 @@ def test_a_submodule_with_the_name_of_an_attribute_takes_its_place(name):
     vars(theirs)["_modules"][name] = nn.Sequential(nn.Linear(2, 2))
     assert Holders(ours, theirs).take(f"{name}.0")
     assert ours._modules[name]._modules["0"] is theirs._modules[name][0]
+
+
+class Lists(nn.Module):
+    """Has weights of all kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.register_buffer("statistic", torch.zeros(1))
+        self.register_buffer("temporary", torch.zeros(1), persistent=False)
+        self.constant = 3
+
+
+def test_weights_stay_what_they_are_in_modules_that_stand_in():
+    theirs, ours = nn.Module(), nn.Module()
+    theirs.inner = nn.Sequential(Lists(), Lists().eval())
+    names = ("constant", "temporary", "statistic", "weight")
+    paths = [f"inner.{place}.{name}" for place in (1, 0) for name in names]
+    holders = Holders(ours, theirs)
+    assert holders.take_all([*paths, "inner.0.missing"]) == "inner.0.missing"
+    holders.keep_order()
+    assert [*ours.state_dict()] == [*theirs.state_dict()]
+    assert [*dict(ours.named_buffers())] == [*dict(theirs.named_buffers())]
+    for mine, source in zip(ours.inner.children(), theirs.inner.children(), strict=True):
+        assert type(mine) is nn.Module
+        assert mine.constant == 3
+        assert mine.weight is source.weight
+        assert mine.temporary is source.temporary
+        assert mine.training is source.training
