@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from fxplug.errors import ForeignNodeError, GraphError, NodeInUseError
-from fxplug.ir import Graph, RegionEntry
+from fxplug.ir import Graph, RegionEntry, immutable_dict
 
 
 @pytest.fixture
@@ -659,7 +659,8 @@ def test_nodes_that_call_asks_once_for_each_target_and_keeps_the_order(graph, is
 @pytest.mark.parametrize(
     "path", ["layer", "layer1.0.conv1", "a.Layer", "__hidden", "__x__", "a b.c", "class", "é.x", "sum"]
 )
-def test_the_short_way_to_a_call_makes_what_the_long_one_makes(path):
+@pytest.mark.parametrize("op", ["call_module", "get_attr"])
+def test_the_short_way_to_a_path_makes_what_the_long_one_makes(op, path):
     graphs = Graph(), Graph()
     made = []
     for graph in graphs:
@@ -669,16 +670,46 @@ def test_the_short_way_to_a_call_makes_what_the_long_one_makes(path):
         graph.observers.append(lambda event, node, seen=seen: seen.append((event, node.name)))
         before = graph.version
         with graph.inserting_before(x.next):
+            value = x if op == "call_module" else None
             if graph is graphs[0]:
-                nodes = [graph._create_at("call_module", path, x, None) for _ in range(2)]
+                nodes = [graph._create_at(op, path, value, None) for _ in range(2)]
             else:
-                nodes = [graph.create_node("call_module", path, (x,)) for _ in range(2)]
+                args = () if value is None else (value,)
+                nodes = [graph.create_node(op, path, args) for _ in range(2)]
         graph.lint()
         made.append((str(graph), [node.name for node in x.users], seen, graph.version - before))
         made[-1] += (
             [(node.op, node.target, node.args, node.kwargs, node.type, node.meta) for node in nodes],
         )
-        assert graph.find_nodes(op="call_module", target=path) == nodes
+        assert graph.find_nodes(op=op, target=path) == nodes
+
+    assert str(made[0]) == str(made[1])
+
+
+@pytest.mark.parametrize("used", [[], [0], [1], [0, 1], [0, 1, 0]])
+def test_the_short_way_to_a_known_call_makes_what_the_long_one_makes(used):
+    made = []
+    for is_short in (True, False):
+        graph = Graph()
+        values = [graph.placeholder("x"), graph.placeholder("y")]
+        inputs = [values[place] for place in used]
+        args = (*inputs[:1], (1, 2), 0.5)
+        kwargs = immutable_dict({f"other{place}": value for place, value in enumerate(inputs[1:])})
+        for _ in range(2):
+            if is_short:
+                node = graph._create_alike(("call_function", operator.pow), args, kwargs, inputs, None)
+            else:
+                node = graph.create_node("call_function", operator.pow, args, kwargs)
+        graph.output(node)
+        graph.lint()
+        made.append(
+            (str(graph), graph.version, node.all_input_nodes, [list(value.users) for value in values])
+        )
+        assert len(graph.find_nodes(op="call_function", target=operator.pow)) == 2
+        for value in inputs:
+            value.replace_all_uses_with(values[0])
+        graph.lint()
+        made[-1] += (str(graph), node.args, node.kwargs)
 
     assert str(made[0]) == str(made[1])
 
@@ -706,6 +737,8 @@ def test_who_listens_at_create_node_hears_of_calls_of_layers(monkeypatch, of_cla
     monkeypatch.setattr(Graph if of_class else graph, "create_node", listening)
     assert graph._create_at("call_module", "layer", x, None).target == "layer"
     assert len(heard) == 1
+    assert graph._create_alike(("call_function", abs), (x,), immutable_dict(), [x], None).target is abs
+    assert len(heard) == 2
 
 
 def test_an_unknown_opcode_is_not_looked_for(graph):
