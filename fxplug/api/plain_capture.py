@@ -108,7 +108,7 @@ def _do_more(nodes: Iterable[Node], reads: int, *, asks: bool) -> bool:
     """
     seen: set[Any] = set()
     for node in nodes:
-        op, target = node.op, node.target
+        op, target = node._op, node._target  # pyright: ignore[reportPrivateUsage] - past the properties
         if op == "get_attr":
             reads -= 1
         elif op == "call_function" and target in _OPERATORS:

@@ -118,9 +118,15 @@ def compute_alone(modules: Iterable[nn.Module]) -> bool:
     Args:
         modules: Modules without hooks and without a forward of their own.
     """
-    for module, known in _with_traits(modules, _traits_of_layer):
+    classes: dict[type, _Traits | None] = {}
+    # As in `_with_traits`, written out: each capture in value mode asks.
+    for module in modules:
+        kind = module.__class__
+        if kind not in classes:
+            classes[kind] = _traits_of_layer(module)
+        known = classes[kind]
         own = module.__dict__
-        if known is None or _depends_on_mode(own, known):
+        if known is None or (own["training"] and _depends_on_mode(own, known)):
             return False
         for weight in own["_parameters"].values():
             if type(weight) not in _WEIGHTS:  # Its class may say what functions do.
