@@ -24,7 +24,7 @@ from fxplug.execute.guards import GuardSet
 from fxplug.ir import Node
 from fxplug.ir.collector import paused_collection
 from fxplug.ir.guards import StateGuard
-from fxplug.semantics.internals import are_calls_heard
+from fxplug.semantics.internals import are_calls_heard, is_under_modes
 from fxplug.semantics.modules import returns_new_tensor
 from fxplug.semantics.random_state import kept_random_state
 
@@ -58,8 +58,7 @@ def capture_plainly(
         with paused_collection():
             tracer = _trace(program, policy)
             if tracer.unknown_layers:
-                if not learn(tracer.unknown_layers):
-                    return None
+                learn(tracer.unknown_layers)
                 tracer = _trace(program, policy)
             return _captured(program, args, tracer, name)
     except Exception:
@@ -69,7 +68,9 @@ def capture_plainly(
 def _trace(program: nn.Module, policy: TracePolicy) -> Tracer:
     tracer = Tracer(policy=policy)
     tracer.traces_plain_alone = True
-    if not (any(getattr(policy, question) for question in _OF_VALUES) or are_calls_heard()):
+    if not (
+        any(getattr(policy, question) for question in _OF_VALUES) or are_calls_heard() or is_under_modes()
+    ):
         tracer.layer_records = LAYERS
     tracer.trace(program)
     return tracer

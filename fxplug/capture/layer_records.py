@@ -7,9 +7,10 @@ that forward with whatever listens to it costs more than all else about them. So
 
 from __future__ import annotations
 
+import dis
 import marshal
 from operator import is_
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
@@ -17,7 +18,12 @@ from torch import nn
 
 from fxplug.capture.arguments import PLAIN_TYPES
 from fxplug.capture.interception import own_code
-from fxplug.capture.plain_functions import MissedProgramError, is_code_of_layers
+from fxplug.capture.plain_functions import (
+    MissedProgramError,
+    is_code_of_layers,
+    is_function_of_layers,
+    is_of_torch,
+)
 from fxplug.ir import PLAIN, Node, immutable_dict
 
 if TYPE_CHECKING:
@@ -151,72 +157,134 @@ class _Class(NamedTuple):
     """A class of layers, as it was when something was learned of it."""
 
     names: tuple[str, ...]
-    """All that the code of its forward names."""
-    found: tuple[Any, ...]
-    """What these names lead to, in the class and around it."""
-    functions: tuple[FunctionType, ...]
-    """Its forward and the methods that this may call."""
+    """The attributes that its forward reads, of the layer or of other values."""
+    chains: tuple[tuple[Mapping[str, Any], tuple[str, ...]], ...]
+    """Globals in which it finds something, with the names that lead to it."""
+    values: tuple[Any, ...]
+    """What all these lead to."""
     codes: tuple[Any, ...]
-    """Their code and their defaults."""
+    """The code and the defaults of the functions among them."""
 
 
-def _look_at(kind: type[nn.Module]) -> _Class:
+def _look_at(kind: type[nn.Module]) -> _Class | None:
+    """Return what there is to know of a class; None if its forward may run what is not of torch."""
     waiting: list[Any] = [kind.forward]
     functions: list[FunctionType] = []
-    names: dict[str, None] = {}
+    names: dict[str, None] = {"forward": None}
+    chains: list[tuple[Mapping[str, Any], tuple[str, ...]]] = []
     while waiting:
         function = waiting.pop()
         if type(function) is not FunctionType or function in functions:
             continue
+        if not is_function_of_layers(function, code := own_code(function)):
+            return None
         functions.append(function)
-        new = dict.fromkeys(own_code(function).co_names)
-        names.update(new)
+        attributes, found = _names_in(code)
+        names.update(attributes)
+        chains += [(function.__globals__, chain) for chain in found]
         # What all modules have runs where it is called, and that is seen in what it does.
-        waiting += [getattr(kind, name, None) for name in new if not hasattr(nn.Module, name)]
-    return _Class(
-        tuple(names), _found_by(kind, names, functions), tuple(functions), tuple(map(_code_of, functions))
-    )
+        waiting += [getattr(kind, name, None) for name in attributes if not hasattr(nn.Module, name)]
+    values = _values_of(kind, names, chains)
+    if values[:2] != _AS_WRITTEN or not all(_is_torchs_own(kind, name, functions) for name in names):
+        return None
+    found = values[len(values) - len(chains) :]
+    if not all(is_of_torch(value) for value in found if type(value) is FunctionType):
+        return None
+    return _Class(tuple(names), tuple(chains), values, _codes_of(values))
 
 
-def _found_by(
-    kind: type[nn.Module], names: Iterable[str], functions: Iterable[FunctionType]
+def _names_in(code: CodeType) -> tuple[dict[str, None], list[tuple[str, ...]]]:
+    """Return the attributes that code reads, and the names by which it finds something among globals."""
+    attributes: dict[str, None] = {}
+    chains: list[tuple[str, ...]] = []
+    is_global = False
+    for entry in dis.get_instructions(code):
+        if entry.opname in {"CACHE", "EXTENDED_ARG", "NOP"}:
+            continue
+        if entry.opname in {"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"}:
+            if is_global:
+                chains.append((*chains.pop(), entry.argval))
+            else:
+                attributes[entry.argval] = None
+            continue
+        is_global = entry.opname in {"LOAD_GLOBAL", "LOAD_NAME"}
+        if is_global:
+            chains.append((entry.argval,))
+    return attributes, chains
+
+
+def _values_of(
+    kind: type[nn.Module],
+    names: Iterable[str],
+    chains: Iterable[tuple[Mapping[str, Any], tuple[str, ...]]],
 ) -> tuple[Any, ...]:
-    around: list[Mapping[str, Any]] = [vars(nn.functional)]
-    for function in functions:
-        if all(known is not function.__globals__ for known in around):
-            around.append(function.__globals__)
-    return tuple(
-        [value for name in names for value in (getattr(kind, name, None), *[one.get(name) for one in around])]
+    found: list[Any] = [kind.__getattribute__, kind.__getattr__]
+    for name in names:
+        found += (getattr(kind, name, None), getattr(torch.Tensor, name, None))
+    for namespace, chain in chains:
+        value = namespace.get(chain[0])
+        for name in chain[1:]:
+            value = vars(value).get(name) if type(value) is ModuleType else None
+        found.append(value)
+    return tuple(found)
+
+
+_AS_WRITTEN = (nn.Module.__getattribute__, nn.Module.__getattr__)
+
+
+def _is_torchs_own(kind: type[nn.Module], name: str, functions: Iterable[FunctionType]) -> bool:
+    """Return whether an attribute is what the layer has itself, or a method of layers or tensors that torch has."""
+    of_class, of_tensor = getattr(kind, name, None), getattr(torch.Tensor, name, None)
+    is_method = any(of_class is function for function in functions) or of_class is getattr(
+        nn.Module, name, _UNKNOWN
+    )
+    return (is_method or not hasattr(type(of_class), "__get__")) and (
+        type(of_tensor) is not FunctionType or is_of_torch(of_tensor)
     )
 
 
-def _code_of(function: FunctionType) -> tuple[Any, ...]:
-    return own_code(function), function.__defaults__, function.__kwdefaults__
+def _codes_of(values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(
+        [
+            (own_code(value), value.__defaults__, value.__kwdefaults__)
+            for value in values
+            if type(value) is FunctionType
+        ]
+    )
+
+
+_UNKNOWN = object()
 
 
 class LayerRecords:
     """What was learned of layers, by their classes and settings."""
 
     def __init__(self) -> None:
-        self._classes: dict[type, _Class] = {}
+        self._classes: dict[type, _Class | None] = {}
         self._records: dict[tuple[Any, ...], Any] = {}
 
     def renew(self, kind: type[nn.Module]) -> None:
-        """Forget what was learned of a class that is not as it was: somebody has exchanged what its forward calls."""
+        """Look at a class, and forget what was learned of it if it is not as it was: its forward calls other things.
+
+        Raises:
+            MissedProgramError: It may run what is not of torch.
+        """
         known = self._classes.get(kind)
+        if known is not None:
+            values = _values_of(kind, known.names, known.chains)
+            if all(map(is_, values, known.values)) and _codes_of(values) == known.codes:
+                return
+        self._records = {key: record for key, record in self._records.items() if key[0] is not kind}
+        self._classes[kind] = known = _look_at(kind)
         if known is None:
-            return
-        found = _found_by(kind, known.names, known.functions)
-        if not all(map(is_, found, known.found)) or tuple(map(_code_of, known.functions)) != known.codes:
-            del self._classes[kind]
-            self._records = {key: record for key, record in self._records.items() if key[0] is not kind}
+            raise MissedProgramError
 
     def key(self, layer: nn.Module) -> tuple[Any, ...] | None:
         """Return what is the same for layers that record the same; None where that cannot be told."""
         kind = type(layer)
         known = self._classes.get(kind)
         if known is None:
-            known = self._classes[kind] = _look_at(kind)
+            return None
         held = layer.__dict__
         own = held.get
         try:
@@ -254,7 +322,6 @@ class LayerRecords:
 
 
 _MOST_RECORDS = 4096
-_UNKNOWN = object()
 
 
 # -- the trace

@@ -37,7 +37,9 @@ __all__ = [
     "PlainPart",
     "holds_the_same",
     "is_code_of_layers",
+    "is_function_of_layers",
     "is_layer_of_torch",
+    "is_of_torch",
     "layout_of",
     "plain_parts",
     "plain_program",
@@ -122,6 +124,24 @@ def is_code_of_layers(code: CodeType) -> bool:
     return code.co_filename.startswith(_LAYERS_OF_TORCH)
 
 
+def is_function_of_layers(function: FunctionType, code: CodeType) -> bool:
+    """Return whether a function is of torch's layers, and is nothing around another one.
+
+    Args:
+        function: The function.
+        code: Its own.
+    """
+    file = function.__globals__.get("__file__", "")
+    is_alone = not code.co_freevars and "__wrapped__" not in function.__dict__
+    return is_alone and is_code_of_layers(code) and str(file).startswith(_LAYERS_OF_TORCH)
+
+
+def is_of_torch(function: Any) -> bool:
+    """Return whether a function written in Python is one of torch, and is nothing around another one."""
+    return is_written_in(function, _TORCH)
+
+
+_TORCH = str(torch.__file__).removesuffix("__init__.py")
 _BASE_FILE = module_base.__file__
 _LAYERS_OF_TORCH = module_base.__file__.removesuffix("module.py")
 _RUNNING = ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__setattr__", "train", "eval")

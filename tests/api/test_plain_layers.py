@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
+import functools
+import types
 from collections import OrderedDict
 
 import pytest
@@ -10,13 +11,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fxplug
 from fxplug.api import plain_capture
 from fxplug.capture.examples import learning
-from fxplug.capture.layer_records import LayerRecords
+from fxplug.capture.layer_records import LayerRecords, Part, record_of_graph
 from fxplug.capture.plain_functions import MissedProgramError
 from fxplug.errors import GuardError
+from fxplug.ir import RegionEntry
+from fxplug.ir.guards import StateGuard
 from fxplug.plugins import Config, PluginManager, TraceConfig
 
 MANAGER = PluginManager(config=Config(trace=TraceConfig(through_modules=("*",))), candidates=())
@@ -74,7 +78,7 @@ LAYERS = {
     "conv1d": (lambda: nn.Conv1d(4, 6, 3), (2, 4, 9)),
     "conv2d": (lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2), (2, 4, 9, 9)),
     "conv2d of one picture": (lambda: nn.Conv2d(4, 6, 3, bias=False), (4, 9, 9)),
-    "conv2d same": (lambda: nn.Conv2d(4, 6, (3, 5), dilation=2, padding="same"), (1, 4, 9, 9)),
+    "conv2d valid": (lambda: nn.Conv2d(4, 6, (3, 5), dilation=2, padding="valid"), (1, 4, 9, 9)),
     "conv2d reflect": (lambda: nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"), (1, 4, 5, 5)),
     "conv3d": (lambda: nn.Conv3d(4, 2, 2), (1, 4, 3, 3, 3)),
     "batch norm 1d": (lambda: nn.BatchNorm1d(4).eval(), (3, 4)),
@@ -242,6 +246,7 @@ def with_weight():
         pytest.param(with_method, (1, 4, 2, 2), id="a method of its own"),
         pytest.param(with_weight, (2, 4), id="a weight that hears"),
         pytest.param(with_buffer, (3, 4), id="a buffer that hears"),
+        pytest.param(lambda: nn.Conv2d(4, 4, 3, padding="same"), (1, 4, 3, 3), id="torch warns once"),
         pytest.param(lambda: nn.Softmax(-1), (2, 4), id="another class"),
         pytest.param(lambda: nn.BatchNorm1d(4), (3, 4), id="statistics"),
         pytest.param(
@@ -292,47 +297,140 @@ def test_programs_that_do_more_are_watched(plainly, net, sizes):
     torch.testing.assert_close(found(x), net(x))
 
 
-def test_what_torch_calls_may_be_exchanged(monkeypatch):
-    net, x = Net(nn.Linear(4, 4)), torch.randn(2, 4)
-    before = captured(net, x)
-    with monkeypatch.context() as patch:
-        patch.setattr(functional, "relu", lambda x, inplace=False: x.clamp(min=0.5))
-        other = captured(net, x)
-        torch.testing.assert_close(other(x), net(x))
-        assert "clamp" in other.code
-    with monkeypatch.context() as patch:
-        patch.setattr(nn.ReLU, "extra", lambda self, x: x, raising=False)
-        assert captured(net, x).code == before.code
-    assert captured(net, x).code == before.code
+class Scaling:
+    factor = 2
+    is_on = False
 
 
-def test_a_method_of_a_layer_may_be_exchanged(monkeypatch):
-    net, x = Net(nn.Conv2d(4, 4, 1)), torch.randn(1, 4, 2, 2)
-    before = captured(net, x)
+def scaled(x, inplace=False):
+    return x * Scaling.factor
+
+
+def passing(x, *args, **kwargs):
+    return functional.elu(x) if Scaling.is_on else x
+
+
+def negated(x, *args, **kwargs):
+    return torch.neg(x)
+
+
+def exchanged_property(patch):
+    patch.setattr(nn.LayerNorm, "eps", property(lambda layer: 10.0, lambda layer, value: None), raising=False)
+
+
+def exchanged_attributes(patch):
+    def get(layer, name):
+        return 0.75 if name == "negative_slope" else object.__getattribute__(layer, name)
+
+    patch.setattr(nn.LeakyReLU, "__getattribute__", get)
+
+
+def exchanged_missing(patch):
+    get = nn.Module.__getattr__
+    patch.setattr(nn.ELU, "__getattr__", lambda layer, name: 0.5 if name == "alpha" else get(layer, name))
+
+
+def exchanged_functions(patch):
+    other = types.ModuleType("other")
+    vars(other).update(vars(functional), relu=functional.selu)
+    patch.setattr(torch.nn.modules.activation, "F", other)
+
+
+def exchanged_code(patch):
+    patch.setattr(functional.leaky_relu, "__code__", (lambda x, slope, inplace: x).__code__)
+
+
+def exchanged_forward(patch):
+    patch.setattr(nn.ReLU.forward, "__code__", nn.SELU.forward.__code__)
+
+
+def exchanged_hardtanh(patch):
+    patch.setattr(nn.Hardtanh, "forward", nn.Hardsigmoid.forward)
+
+
+def exchanged_method(patch):
     called = nn.Conv2d._conv_forward
-    with monkeypatch.context() as patch:
-        patch.setattr(nn.Conv2d, "_conv_forward", lambda self, *args: called(self, *args) * 3)
+    patch.setattr(nn.Conv2d, "_conv_forward", lambda layer, *args: called(layer, *args) * 3)
+
+
+def exchanged_check(patch):
+    patch.setattr(nn.BatchNorm1d, "_check_input_dim", lambda layer, x: None)
+
+
+def without_setting():
+    layer = nn.ELU()
+    del layer.alpha
+    return layer
+
+
+EXCHANGED = {
+    "of functional": (nn.ReLU, lambda patch: patch.setattr(functional, "relu", negated)),
+    "of torch": (nn.Tanh, lambda patch: patch.setattr(torch, "tanh", torch.sigmoid)),
+    "of torch by one that returns its input": (
+        nn.Sigmoid,
+        lambda patch: patch.setattr(torch, "sigmoid", passing),
+    ),
+    "by one of torch": (nn.SELU, lambda patch: patch.setattr(functional, "selu", functional.silu)),
+    "by one that is wrapped": (
+        nn.Mish,
+        lambda patch: patch.setattr(functional, "mish", functools.wraps(functional.mish)(negated)),
+    ),
+    "the module of functions": (nn.ReLU, exchanged_functions),
+    "code of a function": (nn.LeakyReLU, exchanged_code),
+    "code of a forward": (nn.ReLU, exchanged_forward),
+    "a forward": (nn.Hardtanh, exchanged_hardtanh),
+    "a method of the layer": (lambda: nn.Conv2d(2, 4, 1), exchanged_method),
+    "a method that makes nothing": (lambda: nn.BatchNorm1d(3).eval(), exchanged_check),
+    "a method of tensors": (nn.Flatten, lambda patch: patch.setattr(torch.Tensor, "flatten", passing)),
+    "a property": (lambda: nn.LayerNorm(4), exchanged_property),
+    "all attributes": (nn.LeakyReLU, exchanged_attributes),
+    "missing attributes": (without_setting, exchanged_missing),
+}
+
+
+def sizes_for(layer):
+    return (1, 2, 3, 4) if isinstance(layer, nn.Conv2d) else (2, 3, 4)
+
+
+@pytest.mark.parametrize("name", EXCHANGED)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_a_layer_calls_may_be_exchanged(name, is_first):
+    make, exchange = EXCHANGED[name]
+    net, learned = Net(make()), not isinstance(make(), nn.ELU)
+    x = torch.randn(sizes_for(net.layer))
+    learning.LAYERS.__init__()
+    before = described(watched(net, x)) if learned else None
+    if learned and not is_first:
+        assert described(captured(net, x)) == before
+    with pytest.MonkeyPatch.context() as patch:
+        exchange(patch)
         other = captured(net, x)
+        assert other.code == watched(net, x).code
         torch.testing.assert_close(other(x), net(x))
-        assert "* 3" in other.code
-    assert captured(net, x).code == before.code
+    if learned:
+        again = captured(net, x)
+        assert described(again) == before
+        torch.testing.assert_close(again(x), net(x))
 
 
-def test_code_of_a_layer_may_be_exchanged():
+def test_a_class_is_looked_at_again(plainly):
     net, x = Net(nn.ReLU()), torch.randn(2, 4)
-    before, code = captured(net, x), nn.ReLU.forward.__code__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nn.ReLU, "relu", "an attribute that nobody reads", raising=False)
+        captured(net, x)
+    captured(net, x)
+    assert None not in plainly
 
-    def forward(self, x):
-        return x.clamp(min=0.25)
 
-    nn.ReLU.forward.__code__ = forward.__code__
-    try:
-        other = captured(net, x)
-        torch.testing.assert_close(other(x), net(x))
-        assert "clamp" in other.code
-    finally:
-        nn.ReLU.forward.__code__ = code
-    assert captured(net, x).code == before.code
+@pytest.mark.parametrize("function", [scaled, passing])
+def test_a_function_with_a_state_in_the_place_of_one_of_torch(monkeypatch, function):
+    net, x = Net(nn.Linear(4, 4)), torch.randn(2, 4)
+    monkeypatch.setattr(functional, "relu", function)
+    captured(net, x)
+    monkeypatch.setattr(Scaling, "factor", 3)
+    monkeypatch.setattr(Scaling, "is_on", True)
+    again = captured(net, x)
+    torch.testing.assert_close(again(x), net(x))
 
 
 class Counting(TorchFunctionMode):
@@ -343,14 +441,28 @@ class Counting(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_mode_around_the_capture_hears_of_calls(plainly):
+class CountingOperators(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [Counting, CountingOperators])
+def test_a_mode_around_the_capture_hears_of_the_program_alone(plainly, mode):
     net, x = Net(nn.Linear(4, 4)), torch.randn(2, 4)
-    captured(net, x)
-    with Counting() as counting:
+    learning.LAYERS.__init__()
+    with mode():
+        watched(net, x)  # What is done once in a process.
+    with mode() as counting:
         captured(net, x)
-    assert plainly[0] is not None
-    assert plainly[1] is None
-    assert counting.count
+    assert plainly == [None]
+    with mode() as other:
+        watched(net, x)
+    assert (
+        other.count <= counting.count <= other.count + 1
+    )  # What kind of tensor the input is may be asked for.
 
 
 def test_policies_that_may_say_something_of_values_are_asked():
@@ -368,37 +480,105 @@ def test_policies_that_may_say_something_of_values_are_asked():
         assert (found is None) == bool(answers)
 
 
-def test_what_is_learned_is_not_warned_of_again():
-    net, x = Net(nn.Conv1d(4, 4, 2, padding="same")), torch.randn(1, 4, 6)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_layers_are_learned_with_the_dtype_of_their_weights(plainly, dtype):
     learning.LAYERS.__init__()
-    counts = []
-    for _ in range(2):
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            captured(net, x)
-        counts.append(len(said))
-    assert counts[0] == counts[1]
+    captured(Net(nn.Linear(4, 4).to(dtype)), torch.randn(2, 4, dtype=dtype))
+    assert plainly[0] is not None
 
 
-class Scaling:
-    factor = 2
-
-
-def scaled(x, inplace=False):
-    return x * Scaling.factor
-
-
-def test_a_function_with_a_state_in_the_place_of_one_of_torch(monkeypatch):
+def test_what_cannot_be_learned_now_may_be_learned_later(plainly):
+    learning.LAYERS.__init__()
     net, x = Net(nn.Linear(4, 4)), torch.randn(2, 4)
-    monkeypatch.setattr(functional, "relu", scaled)
-    assert "* 2" in captured(net, x).code
-    monkeypatch.setattr(Scaling, "factor", 3)
-    assert "* 3" in captured(net, x).code
+    net.layer.in_features = 7
+    captured(net, x)
+    net.layer.in_features = 4
+    captured(net, x)
+    assert plainly[0] is None
+    assert plainly[1] is not None
+
+
+def test_layers_of_which_nothing_is_kept_are_looked_through(plainly, monkeypatch):
+    monkeypatch.setattr("fxplug.capture.layer_records._MOST_RECORDS", 1)
+    learning.LAYERS.__init__()
+    found = captured(Net(nn.Linear(4, 4)), torch.randn(2, 4))
+    assert plainly == [None]
+    assert not found.graph.find_nodes(op="call_module")
+
+
+def graph_of(*steps, inputs=1):
+    graph = fxplug.Graph()
+    values = [graph.placeholder(f"x{number}") for number in range(inputs)]
+    for step in steps:
+        values.append(step(graph, *values))
+    graph.output(values[-1])
+    return graph
+
+
+def in_a_region(graph, x):
+    graph.current_region = (RegionEntry("no_grad"),)
+    return graph.call_function(torch.neg, (x,))
+
+
+def of_several(graph):
+    graph.output_node().args = ([graph.output_node().args[0]],)
+    return graph
+
+
+def with_attribute(name, value):
+    graph = graph_of(lambda graph, x: graph.call_function(torch.neg, (x,)))
+    setattr(graph, name, value)
+    return graph
+
+
+def test_what_is_recorded_of_a_layer_is_written_down_as_steps():
+    record = record_of_graph(
+        graph_of(
+            lambda graph, x: graph.get_attr("weight"),
+            lambda graph, x, weight: graph.call_function(functional.linear, (x, weight), {"bias": weight}),
+        ),
+        None,
+    )
+    assert record is not None
+    assert record.result == 2
+    assert record.steps[1].args == (Part(0), Part(1))
+    assert record.steps[1].inputs == (0, 1, 1)
+    assert record.steps[1].has_named_parts
+    assert not record.asks_for_training
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(
+            lambda: graph_of(lambda graph, x, y: graph.call_function(abs, (x,)), inputs=2), id="inputs"
+        ),
+        pytest.param(lambda: graph_of(lambda graph, x: graph.call_function(abs, ([x],))), id="a list"),
+        pytest.param(lambda: graph_of(lambda graph, x: graph.call_function(abs, ((x,),))), id="a tuple"),
+        pytest.param(
+            lambda: graph_of(lambda graph, x: graph.call_method("to", (x, torch.half))), id="a dtype"
+        ),
+        pytest.param(lambda: graph_of(lambda graph, x: graph.get_attr("inner.weight")), id="a part"),
+        pytest.param(lambda: graph_of(in_a_region), id="a region"),
+        pytest.param(
+            lambda: of_several(graph_of(lambda graph, x: graph.call_function(abs, (x,)))), id="several"
+        ),
+        pytest.param(lambda: with_attribute("lifted", {"constant": torch.ones(1)}), id="constants"),
+        pytest.param(lambda: with_attribute("training_overrides", {"": (True, True)}), id="switches"),
+        pytest.param(
+            lambda: with_attribute("state_guards", (StateGuard("self.weight.dtype", (), torch.half),)),
+            id="guards",
+        ),
+    ],
+)
+def test_what_cannot_be_written_down_again_is_not(make):
+    assert record_of_graph(make(), None) is None
 
 
 def test_records_are_not_kept_for_ever(monkeypatch):
     monkeypatch.setattr("fxplug.capture.layer_records._MOST_RECORDS", 3)
     records = LayerRecords()
+    records.renew(nn.LeakyReLU)
     for slope in range(5):
         records.add(nn.LeakyReLU(slope), None)
     with pytest.raises(MissedProgramError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +9,6 @@ from torch import nn
 
 from fxplug.capture.examples.tracer import ExampleTracer
 from fxplug.capture.layer_records import LayerRecord, LayerRecords, record_of_graph
-from fxplug.capture.plain_functions import MissedProgramError
 from fxplug.capture.policy import TracePolicy
 
 if TYPE_CHECKING:
@@ -22,46 +20,43 @@ LAYERS = LayerRecords()
 """What was learned so far."""
 
 
-def learn(layers: Iterable[nn.Module]) -> bool:
-    """Learn what layers record; return whether it can be written down again, for all of them.
+def learn(layers: Iterable[nn.Module]) -> None:
+    """Learn what layers record, as far as that can be found out.
 
     Args:
         layers: Layers of torch without hooks, which only compute in the mode that they are in.
+
+    Raises:
+        MissedProgramError: It cannot be written down again.
     """
-    try:
-        for layer in layers:
-            if LAYERS.find(layer) is None:
-                LAYERS.add(layer, _record_of(layer))
-                LAYERS.find(layer)
-    except MissedProgramError:
-        return False
-    return True
+    for layer in layers:
+        if LAYERS.find(layer) is None:
+            LAYERS.add(layer, _record_of(layer))
 
 
 def _record_of(layer: nn.Module) -> LayerRecord | None:
-    """Return what a layer records; None where that hangs on more than its settings, or cannot be found out."""
-    sizes = _SIZES.get(type(layer))
+    """Return what a layer records; None where that hangs on more than its settings."""
+    sizes = _SIZES.get(type(layer), _unknown)(layer)
     if sizes is None:
         return None
     weight = next(iter(layer.parameters()), None)
     kind: Any = {} if weight is None else {"dtype": weight.dtype, "device": weight.device}
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # The layer says it again where it runs.
-        try:
-            tracer = ExampleTracer((torch.zeros(sizes(layer), **kind),), {}, policy=_ENTERING)
-            graph = tracer.trace(layer)
-        except Exception:  # What is wrong with it is said where it runs, too.
-            return None
+    tracer = ExampleTracer((torch.zeros(sizes, **kind),), {}, policy=_ENTERING)
+    graph = tracer.trace(layer)
     asked = tracer.asked_dimensions
-    if len(tracer.guards) != (asked is not None):
-        return None
-    return record_of_graph(graph, asked)
+    return record_of_graph(graph, asked) if len(tracer.guards) == (asked is not None) else None
 
 
 _ENTERING = TracePolicy(is_leaf_module=lambda module, path, context: False)
 
 
-def _of_convolution(layer: Any) -> tuple[int, ...]:
+def _unknown(layer: Any) -> None:
+    return None
+
+
+def _of_convolution(layer: Any) -> tuple[int, ...] | None:
+    if layer.padding == "same":
+        return None  # Torch may warn of it, and says so once in a process.
     kernel = [(size - 1) * step + 1 for size, step in zip(layer.kernel_size, layer.dilation, strict=True)]
     return 1, layer.in_channels, *kernel
 
@@ -107,7 +102,7 @@ _ELEMENTWISE = (
         nn.Tanh,
     ),
 )
-_SIZES: dict[type, Callable[[Any], tuple[int, ...]]] = {
+_SIZES: dict[type, Callable[[Any], tuple[int, ...] | None]] = {
     nn.Linear: lambda layer: (1, layer.in_features),
     nn.LayerNorm: lambda layer: (1, *layer.normalized_shape),
     nn.GroupNorm: lambda layer: (1, layer.num_channels, 1, 1),
