@@ -433,6 +433,45 @@ def test_a_function_with_a_state_in_the_place_of_one_of_torch(monkeypatch, funct
     torch.testing.assert_close(again(x), net(x))
 
 
+def slope_of_state(layer, name):
+    if name == "negative_slope":
+        return 0.5 if Scaling.is_on else 0.25
+    return object.__getattribute__(layer, name)
+
+
+def check_by_state(layer, x):
+    if Scaling.is_on and x.dim() != 3:
+        raise ValueError
+
+
+EPS_BY_STATE = property(lambda layer: 10.0 if Scaling.is_on else 0.1, lambda layer, value: None)
+
+
+@pytest.mark.parametrize(
+    ("make", "owner", "name", "value"),
+    [
+        pytest.param(nn.LeakyReLU, nn.LeakyReLU, "__getattribute__", slope_of_state, id="all attributes"),
+        pytest.param(lambda: nn.LayerNorm(4), nn.LayerNorm, "eps", EPS_BY_STATE, id="a property"),
+        pytest.param(
+            lambda: nn.BatchNorm1d(3).eval(), nn.BatchNorm1d, "_check_input_dim", check_by_state, id="check"
+        ),
+        pytest.param(nn.Flatten, torch.Tensor, "flatten", passing, id="a method of tensors"),
+    ],
+)
+def test_what_has_a_state_in_the_place_of_an_attribute(monkeypatch, make, owner, name, value):
+    learning.LAYERS.__init__()
+    monkeypatch.setattr(owner, name, value, raising=False)
+    net, x = Net(make()), torch.randn(2, 3, 4)
+    captured(net, x)
+    monkeypatch.setattr(Scaling, "is_on", True)
+    again, other = captured(net, x), watched(net, x)
+    assert again.code == other.code
+    assert [str(guard) for guard in again.guards if "dim()" in str(guard)] == [
+        str(guard) for guard in other.guards if "dim()" in str(guard)
+    ]
+    torch.testing.assert_close(again(x), net(x))
+
+
 class Counting(TorchFunctionMode):
     count = 0
 
