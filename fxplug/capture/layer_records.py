@@ -264,20 +264,14 @@ class LayerRecords:
         self._records: dict[tuple[Any, ...], Any] = {}
 
     def renew(self, kind: type[nn.Module]) -> None:
-        """Look at a class, and forget what was learned of it if it is not as it was: its forward calls other things.
-
-        Raises:
-            MissedProgramError: It may run what is not of torch.
-        """
+        """Look at a class, and forget what was learned of it if it is not as it was: its forward calls other things."""
         known = self._classes.get(kind)
         if known is not None:
             values = _values_of(kind, known.names, known.chains)
             if all(map(is_, values, known.values)) and _codes_of(values) == known.codes:
                 return
         self._records = {key: record for key, record in self._records.items() if key[0] is not kind}
-        self._classes[kind] = known = _look_at(kind)
-        if known is None:
-            raise MissedProgramError
+        self._classes[kind] = _look_at(kind)
 
     def key(self, layer: nn.Module) -> tuple[Any, ...] | None:
         """Return what is the same for layers that record the same; None where that cannot be told."""

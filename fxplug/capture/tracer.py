@@ -1145,9 +1145,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def _call_as_replaced(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of a call of a module in a tracer of which a subclass replaces what concerns modules."""
-        unwrap = self.policy.unwrap_module
-        inner = (unwrap(module) if unwrap is not None else None) or inner_module(module)
-        if inner is not None and inner is not module:
+        if (inner := self._inside(module, "wrapper")) is not module:
             return self.on_module_call(inner, args, kwargs)
         if id(module) not in self._paths and "path_of_module" not in self._replaced:
             return self.enter_module(None, module, partial(original_call, module), args, kwargs)

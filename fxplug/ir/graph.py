@@ -389,6 +389,7 @@ class Graph(CodeOwner):
         op, target = like
         if getattr(self.create_node, "__func__", None) is not _create_node:
             return self.create_node(op, target, args, kwargs, None, None, origin)
+        # Written out, as in `_create_at`: half of the nodes of a network down to functions are made here.
         node = Node.__new__(Node)
         node.graph = self
         node._name = self._namespace.create_name(self._candidate(op, target))

@@ -1,4 +1,4 @@
-"""Plugins made of plain modules, and managers that find nothing else."""
+"""Plugins made of plain modules, managers that find nothing else, and what was captured plainly."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fxplug.api import plain_capture
 from fxplug.plugins import Config, PluginCandidate, PluginManager, hookimpl
 
 if TYPE_CHECKING:
@@ -60,3 +61,17 @@ class HiddenCounter:
 def count_calls(tmp_path: Path) -> HiddenCounter:
     """Returns with each call how often it was called, in a place where no trace looks."""
     return HiddenCounter(tmp_path / "calls")
+
+
+@pytest.fixture
+def plainly(monkeypatch):
+    """What was captured plainly, and None for each program that was not."""
+    found = []
+    capture = plain_capture.capture_plainly
+
+    def noted(*args):
+        found.append(capture(*args))
+        return found[-1]
+
+    monkeypatch.setattr("fxplug.api.capturing.capture_plainly", noted)
+    return found

@@ -8,7 +8,6 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fxplug
-from fxplug.api import plain_capture
 from fxplug.errors import TraceError, TraceWarning
 
 
@@ -35,20 +34,6 @@ class Counting(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.count += func is torch.ops.aten.addmm.default
         return func(*args, **(kwargs or {}))
-
-
-@pytest.fixture
-def plainly(monkeypatch):
-    """What was captured plainly, and None for each program that was not."""
-    found = []
-    capture = plain_capture.capture_plainly
-
-    def noted(*args):
-        found.append(capture(*args))
-        return found[-1]
-
-    monkeypatch.setattr("fxplug.api.capturing.capture_plainly", noted)
-    return found
 
 
 @pytest.mark.parametrize("check", [True, False])

@@ -39,20 +39,6 @@ class Net(nn.Module):
         return y + 1
 
 
-@pytest.fixture
-def plainly(monkeypatch):
-    """What was captured plainly, and None for each program that was not."""
-    found = []
-    capture = plain_capture.capture_plainly
-
-    def noted(*args):
-        found.append(capture(*args))
-        return found[-1]
-
-    monkeypatch.setattr("fxplug.api.capturing.capture_plainly", noted)
-    return found
-
-
 def captured(net, *args, check=False):
     return fxplug.trace(net, args, check=check, manager=MANAGER)
 
@@ -277,7 +263,7 @@ class Weighed(Net):
         self.scale = nn.Parameter(torch.rand(4))
 
     def forward(self, x):
-        return torch.mul(self.layer(x), self.scale)
+        return self.layer(x) * self.scale
 
 
 @pytest.mark.parametrize(
