@@ -20,7 +20,6 @@ from fxplug.capture.arguments import PLAIN_TYPES
 from fxplug.capture.interception import own_code
 from fxplug.capture.plain_functions import (
     MissedProgramError,
-    is_code_of_layers,
     is_function_of_layers,
     is_of_torch,
 )
@@ -93,10 +92,9 @@ def record_of_graph(graph: Graph, asked: Guard | None) -> LayerRecord | None:
     for node in inner:
         args = _with_parts(node.args, numbers)
         kwargs = _with_parts(node.kwargs.values(), numbers)
-        frames = _frames(node)
-        if args is None or kwargs is None or not _is_torchs(node, frames):
+        if args is None or kwargs is None or not _is_simple(node):
             return None
-        place = places.setdefault(frames, len(places))
+        place = places.setdefault(_frames(node), len(places))
         inputs = tuple([part.number for part in (*args, *kwargs) if type(part) is Part])
         named = immutable_dict(zip(node.kwargs, kwargs, strict=True))
         has_named_parts = any(type(part) is Part for part in kwargs)
@@ -108,13 +106,9 @@ def record_of_graph(graph: Graph, asked: Guard | None) -> LayerRecord | None:
     return LayerRecord(tuple(steps), tuple(places), numbers[result], asked, asks_for_training)
 
 
-def _is_torchs(node: Node, frames: _Frames) -> bool:
-    """Return whether a node comes from code of layers of torch alone, in no context of its own.
-
-    Functions of others, in the place of those of torch, may do something else in each call.
-    """
-    is_own_weight = node.op != "get_attr" or "." not in node.target
-    return is_own_weight and node.region == PLAIN and all(is_code_of_layers(code) for code, _ in frames)
+def _is_simple(node: Node) -> bool:
+    """Return whether a node is in no context of the layer's own, and reads no weight of a part of the layer."""
+    return node.region == PLAIN and (node.op != "get_attr" or "." not in node.target)
 
 
 def _with_parts(values: Iterable[Any], numbers: Mapping[Node, int]) -> tuple[Any, ...] | None:

@@ -36,7 +36,6 @@ __all__ = [
     "MissedProgramError",
     "PlainPart",
     "holds_the_same",
-    "is_code_of_layers",
     "is_function_of_layers",
     "is_layer_of_torch",
     "is_of_torch",
@@ -119,11 +118,6 @@ def is_written_in(function: Any, *files: str) -> bool:
     )
 
 
-def is_code_of_layers(code: CodeType) -> bool:
-    """Return whether some code is of torch's layers."""
-    return code.co_filename.startswith(_LAYERS_OF_TORCH)
-
-
 def is_function_of_layers(function: FunctionType, code: CodeType) -> bool:
     """Return whether a function is of torch's layers, and is nothing around another one.
 
@@ -133,7 +127,9 @@ def is_function_of_layers(function: FunctionType, code: CodeType) -> bool:
     """
     file = function.__globals__.get("__file__", "")
     is_alone = not code.co_freevars and "__wrapped__" not in function.__dict__
-    return is_alone and is_code_of_layers(code) and str(file).startswith(_LAYERS_OF_TORCH)
+    return (
+        is_alone and code.co_filename.startswith(_LAYERS_OF_TORCH) and str(file).startswith(_LAYERS_OF_TORCH)
+    )
 
 
 def is_of_torch(function: Any) -> bool:

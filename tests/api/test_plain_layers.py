@@ -260,10 +260,10 @@ class Squeezed(Net):
 class Weighed(Net):
     def __init__(self, layer) -> None:
         super().__init__(layer)
-        self.scale = nn.Parameter(torch.rand(4))
+        self.gain = nn.Parameter(torch.rand(4))
 
     def forward(self, x):
-        return self.layer(x) * self.scale
+        return self.layer(x) * self.gain
 
 
 @pytest.mark.parametrize(
