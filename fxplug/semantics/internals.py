@@ -937,6 +937,10 @@ def refuses_missing_data(error: BaseException) -> bool:
     text = str(error)
     if "NestedTensorImpl" in text or "shape_env" in text:
         return True
+    # Loops of torch ask for what knows the sizes, and numbers that are fixed have none.
+    sizes = getattr(sys.modules.get("torch.fx.experimental.symbolic_shapes"), "ShapeEnv", None)
+    if isinstance(error, AttributeError) and error.obj is None and hasattr(sizes, error.name):
+        return True
     traceback = error.__traceback__
     while isinstance(error, (AssertionError, NotImplementedError)) and traceback is not None:
         if traceback.tb_frame.f_code.co_filename == _FAKE_TENSORS:

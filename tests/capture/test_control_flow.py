@@ -180,6 +180,12 @@ def test_loops_run_what_their_functions_hold(kind):
             torch.testing.assert_close(one(x), other(x))
 
 
+@pytest.mark.parametrize("check", [True, False], ids=["with a check", "without"])
+def test_loops_that_torch_cannot_follow_without_data_are_refused_in_its_words(check):
+    with pytest.raises(TraceError, match=r"(?s)torch cannot do without data what Loops.*mode='value'.*\[FXP-T066\]$"):
+        fxplug.trace(Loops(), (torch.rand(4, 3),), mode="shape", check=check)
+
+
 def changes_a_list(x):
     seen = [x]
     return torch.cond(x.sum() > 0, lambda v: (seen.append(v), v + seen[0])[1], torch.sin, (x,)) + len(seen)
