@@ -18,7 +18,7 @@ from fxplug.semantics.deep_copies import deep_copy
 from fxplug.semantics.internals import flatten_tree, is_registered
 from fxplug.semantics.random_sources import RandomSources
 from fxplug.semantics.random_state import kept_random_state
-from fxplug.semantics.storages import is_elsewhere, take_off_history
+from fxplug.semantics.storages import History, is_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Iterator
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SavedState",
     "SavedTensors",
+    "copy_inputs",
     "copy_module",
     "copy_values",
     "forked_random_state",
@@ -97,9 +98,33 @@ def tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def copy_values(values: ValueT) -> ValueT:
     """Return a deep copy; tensors that are results of a computation are copied without their history."""
+    return _copied(values, _copies(tensors_in(values)))
+
+
+def copy_inputs(inputs: ValueT, leaves: list[torch.Tensor] | None = None) -> ValueT:
+    """Return a deep copy of what a program is to be given.
+
+    A result of a computation is one in the copy, too, and has been computed from a leaf of its own: a program may write
+    to results that require gradients, and not to leaves that do.
+
+    Args:
+        inputs: Values with tensors in them.
+        leaves: Receives these leaves.
+    """
+    copies = _copies(tensors_in(inputs))
+    for tensor in tensors_in(inputs):
+        if not tensor.is_leaf and (leaf := copies[id(tensor)]).is_leaf and leaf.requires_grad:
+            with torch.enable_grad():
+                copies[id(tensor)] = leaf.clone()
+            if leaves is not None:
+                leaves.append(leaf)
+    return _copied(inputs, copies)
+
+
+def _copied(values: ValueT, copies: dict[int, Any]) -> ValueT:
     # Open sizes never change, and hold on to the whole environment that they are known in.
     sizes = {id(leaf): leaf for leaf in _leaves_in(values, ()) if isinstance(leaf, _OPEN_SIZES)}
-    return deep_copy(values, {**_copies(tensors_in(values)), **sizes})
+    return deep_copy(values, {**copies, **sizes})
 
 
 def copy_module(module: ModuleT) -> ModuleT:
@@ -153,8 +178,7 @@ class _Saved(NamedTuple):
     """Has its memory and shape, also when the tensor has got others (``tensor.data = ...``)."""
     value: torch.Tensor
     requires_grad: bool
-    is_leaf: bool
-    """Whether it has no history."""
+    history: History
     gradient: torch.Tensor | None
 
 
@@ -180,9 +204,10 @@ class SavedTensors:
         if id(tensor) not in self._saved:
             alias = tensor.detach()
             copied = alias.clone() if value is None else value
-            is_leaf = tensor.is_leaf
-            gradient = tensor.grad if is_leaf else None
-            self._saved[id(tensor)] = _Saved(tensor, alias, copied, tensor.requires_grad, is_leaf, gradient)
+            gradient = tensor.grad if tensor.is_leaf else None
+            self._saved[id(tensor)] = _Saved(
+                tensor, alias, copied, tensor.requires_grad, History(tensor), gradient
+            )
 
     def restore(self) -> None:
         """Make them what they were."""
@@ -194,13 +219,12 @@ class SavedTensors:
                     tensor.data = alias
                 if not tensor.is_meta and not _is_equal(tensor, value):
                     tensor.copy_(value)
-            for tensor, _, _, requires_grad, is_leaf, gradient in self._saved.values():
-                if is_leaf:
-                    take_off_history(tensor)
-                    if tensor.requires_grad != requires_grad and tensor.is_leaf:
-                        tensor.requires_grad_(requires_grad)
-                    if tensor.is_leaf and tensor.grad is not gradient:
-                        tensor.grad = gradient
+            for tensor, _, _, requires_grad, history, gradient in self._saved.values():
+                history.restore()
+                if tensor.is_leaf and tensor.requires_grad != requires_grad:
+                    tensor.requires_grad_(requires_grad)
+                if tensor.is_leaf and tensor.grad is not gradient:
+                    tensor.grad = gradient
 
 
 class SavedState:

@@ -9,7 +9,14 @@ import torch
 from torch import nn
 
 from fxplug.analyze.comparison import Check, Comparison, MismatchError, Tolerance, compare, describe
-from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state, tensors_in, tensors_of
+from fxplug.analyze.isolation import (
+    SavedState,
+    copy_inputs,
+    copy_values,
+    forked_random_state,
+    tensors_in,
+    tensors_of,
+)
 from fxplug.analyze.runs import gradients_of
 from fxplug.errors import GuardError
 from fxplug.execute import GraphModule, Interpreter, fetch_path
@@ -201,7 +208,7 @@ def _other_values(
     args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Return copies of the inputs with each number a little larger; None where no tensor has numbers for that."""
-    others = (copy_values(tuple(args)), copy_values(dict(kwargs)))
+    others = (copy_inputs(tuple(args)), copy_inputs(dict(kwargs)))
     generator = torch.Generator().manual_seed(0)
     changed = False
     with torch.no_grad():
@@ -223,10 +230,12 @@ def _takes_other_values(tensor: torch.Tensor) -> bool:
 
 
 def _observe(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: _State) -> _Run:
-    inputs = (copy_values(tuple(args)), copy_values(dict(kwargs)))
+    behind: list[torch.Tensor] = []
+    inputs = (copy_inputs(tuple(args), behind), copy_inputs(dict(kwargs), behind))
     given = {
         f"input {number}": tensor for number, tensor in enumerate(tensors_in(inputs)) if _is_leaf(tensor)
     }
+    given.update({f"result {number} among the inputs": leaf for number, leaf in enumerate(behind)})
     try:
         output = program(*inputs[0], **inputs[1])
         gradients = _gradients(
@@ -308,7 +317,7 @@ def _first_difference(
     try:
         interpreter = _Comparing(captured, values())
         with kept_random_state():
-            interpreter.run(*copy_values(tuple(args)))
+            interpreter.run(*copy_inputs(tuple(args)))
     except Exception:
         return ""
     finally:

@@ -8,6 +8,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.nn.parameter import is_lazy
 
 from fxplug.semantics.internals import (
@@ -15,6 +16,7 @@ from fxplug.semantics.internals import (
     LightDispatchMode,
     flatten_tree,
     hook_tables_of,
+    is_fake,
     memory_of,
     remove_modes_above,
     storage_and_size_of,
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from types import TracebackType
 
-__all__ = ["StorageJournal", "checksum", "is_elsewhere", "take_off_history"]
+__all__ = ["History", "StorageJournal", "checksum", "is_elsewhere"]
 
 
 class _Record(NamedTuple):
@@ -324,11 +326,49 @@ def checksum(tensor: torch.Tensor) -> bytes:
     return found.digest()
 
 
-def take_off_history(tensor: torch.Tensor) -> None:
-    """Make a tensor a leaf again that was one before something with a gradient was written to it.
+class History:
+    """How a tensor was computed, or what it is a view of, and the way back to it when something was written to it.
 
-    A view has the history of what it is a view of, and keeps it.
+    Autograd has no way back: what is put in the place of the history is a copy of the former values, which leads to it.
+    A view of a leaf goes on to say that it requires a gradient once it did, and hands on none.
+
+    Args:
+        tensor: Not written to yet.
     """
-    if not tensor.is_leaf:
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        base = None if is_fake(tensor) else tensor._base
+        self._tensor = tensor
+        self._root = tensor if base is None else base
+        self._made_by = self._root.grad_fn
+        self._former: torch.Tensor | None = None
+        if self._made_by is not None and not is_fake(tensor):
+            with torch.enable_grad():
+                self._former = self._root.clone()
+
+    def restore(self) -> None:
+        """Make the tensor a leaf again if it was one, or a result of what it was computed from."""
+        root = self._root
+        if root.grad_fn is self._made_by:
+            return
         with contextlib.suppress(RuntimeError):
-            tensor.detach_()
+            root.detach_()
+            increment_version(root)  # Else its views would go on to lead to what was written.
+            if self._former is not None:
+                with torch.enable_grad():
+                    root.copy_(self._former)
+            elif _is_lost(self._tensor):
+                with torch.enable_grad():
+                    root.copy_(root.detach().clone().requires_grad_())
+
+
+def _is_lost(view: torch.Tensor) -> bool:
+    """Return whether torch cannot say of a view that what it shows has no history any more, as of `torch.view_as_real`.
+
+    Such a view is given a history that leads nowhere.
+    """
+    try:
+        _ = view.grad_fn
+    except RuntimeError:
+        return True
+    return False

@@ -182,7 +182,9 @@ def test_loops_run_what_their_functions_hold(kind):
 
 @pytest.mark.parametrize("check", [True, False], ids=["with a check", "without"])
 def test_loops_that_torch_cannot_follow_without_data_are_refused_in_its_words(check):
-    with pytest.raises(TraceError, match=r"(?s)torch cannot do without data what Loops.*mode='value'.*\[FXP-T066\]$"):
+    with pytest.raises(
+        TraceError, match=r"(?s)torch cannot do without data what Loops.*mode='value'.*\[FXP-T066\]$"
+    ):
         fxplug.trace(Loops(), (torch.rand(4, 3),), mode="shape", check=check)
 
 

@@ -15,7 +15,7 @@ from fxplug.semantics.internals import (
     with_data,
 )
 from fxplug.semantics.schemas import written_arguments
-from fxplug.semantics.storages import is_elsewhere, take_off_history
+from fxplug.semantics.storages import History, is_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,7 +59,7 @@ class Snapshots:
         self._new: list[torch.Tensor] = []
         """Tensors whose memory was not looked at yet; most programs write to none, and then nobody has to."""
         self._existing: dict[Any, dict[int, torch.Tensor]] = {}
-        self._saved: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool, bool]] = {}
+        self._saved: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool, History]] = {}
         self._places: list[_Place] | None = None
 
     def add(self, tensor: torch.Tensor) -> None:
@@ -84,7 +84,7 @@ class Snapshots:
             if id(existing) not in self._saved:
                 with torch.no_grad(), with_data():
                     alias = existing.detach()
-                    states = existing.requires_grad, existing.is_leaf
+                    states = existing.requires_grad, History(existing)
                     self._saved[id(existing)] = (existing, alias, alias.clone(), *states)
 
     def shares_memory(self, tensor: torch.Tensor) -> bool:
@@ -131,12 +131,11 @@ class Snapshots:
             return
         with torch.no_grad():
             # The last one first: what was saved later may lie in the same memory, and hold what was written before.
-            for tensor, alias, values, requires_grad, was_leaf in reversed(self._saved.values()):
+            for tensor, alias, values, requires_grad, history in reversed(self._saved.values()):
                 alias.copy_(values)
                 if is_elsewhere(tensor, alias):
                     tensor.data = alias
-                if was_leaf:
-                    take_off_history(tensor)
+                history.restore()
                 if tensor.requires_grad != requires_grad and tensor.is_leaf:
                     tensor.requires_grad_(requires_grad)
         self._saved.clear()
