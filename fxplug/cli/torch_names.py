@@ -97,6 +97,12 @@ PROBES: tuple[TorchName, ...] = (
     *_below("torch.Tensor", "_indices _values", "undoing what passes write"),
     *_below("torch", "_disable_dynamo", "passes that compile functions"),
     *_below("torch.Tensor", "_version", "convolutions with packed weights"),
+    *_below("torch.Tensor", "_base", "inputs that are results, as they were before a capture"),
+    *_below(
+        "torch.autograd.grad_mode",
+        "_unsafe_preserve_version_counter",
+        "inputs that are results, as they were before a capture",
+    ),
     *_below("torch._C._functorch", "peek_interpreter_stack", "convolutions with packed weights"),
     *_below("torch.autograd.forward_ad", "_current_level", "convolutions with packed weights"),
     *_below("torch._C", "_set_grad_enabled", "regions without gradients, beside other threads"),

@@ -33,6 +33,7 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.autograd import forward_ad
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.fx import _symbolic_trace
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.jit import _builtins
@@ -95,6 +96,7 @@ __all__ = [
     "assert_function",
     "autocast_arguments",
     "autograd_modes",
+    "base_of",
     "beneath",
     "buffers_of",
     "caches_of_weights",
@@ -139,6 +141,7 @@ __all__ = [
     "is_transient",
     "is_under_modes",
     "is_zero_tensor",
+    "keep_version",
     "load_compiler",
     "memory_of",
     "modules_below",
@@ -928,6 +931,20 @@ def is_about_missing_data(error: BaseException) -> bool:
     return (
         is_told or is_mute or isinstance(error, (DataDependentOutputException, DynamicOutputShapeException))
     )
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what a tensor is a view of to autograd, itself if it is none."""
+    base = tensor._base
+    return tensor if base is None else base
+
+
+def keep_version(tensor: torch.Tensor) -> Callable[[], object]:
+    """Return what makes autograd believe that a tensor was not written to from here on.
+
+    Whoever calls it has put back what was written over.
+    """
+    return _unsafe_preserve_version_counter(tensor).__exit__
 
 
 def refuses_missing_data(error: BaseException) -> bool:

@@ -14,9 +14,11 @@ from torch.nn.parameter import is_lazy
 from fxplug.semantics.internals import (
     HOOKS_OF_TENSORS,
     LightDispatchMode,
+    base_of,
     flatten_tree,
     hook_tables_of,
     is_fake,
+    keep_version,
     memory_of,
     remove_modes_above,
     storage_and_size_of,
@@ -330,36 +332,50 @@ class History:
     """How a tensor was computed, or what it is a view of, and the way back to it when something was written to it.
 
     Autograd has no way back: what is put in the place of the history is a copy of the former values, which leads to it.
-    A view of a leaf goes on to say that it requires a gradient once it did, and hands on none.
+    A view of a leaf goes on to say that it requires a gradient once it did, and hands on none. Who has computed with
+    the tensor before can still go back through that: it counts as not written to.
 
     Args:
         tensor: Not written to yet.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        base = None if is_fake(tensor) else tensor._base
         self._tensor = tensor
-        self._root = tensor if base is None else base
-        self._made_by = self._root.grad_fn
+        self._root = root = tensor if is_fake(tensor) else base_of(tensor)
+        self._made_by = root.grad_fn
         self._former: torch.Tensor | None = None
-        if self._made_by is not None and not is_fake(tensor):
+        self._keep_version: Callable[[], object] | None = None
+        if is_fake(tensor):
+            return
+        if self._made_by is not None:
             with torch.enable_grad():
-                self._former = self._root.clone()
+                self._former = root.clone()
+        if not root.is_inference():
+            self._keep_version = keep_version(root)
 
     def restore(self) -> None:
-        """Make the tensor a leaf again if it was one, or a result of what it was computed from."""
+        """Make the tensor a leaf again if it was one, or a result of what it was computed from.
+
+        It has its former values.
+        """
         root = self._root
-        if root.grad_fn is self._made_by:
-            return
-        with contextlib.suppress(RuntimeError):
-            root.detach_()
-            increment_version(root)  # Else its views would go on to lead to what was written.
+        if root.grad_fn is not self._made_by:
+            with contextlib.suppress(RuntimeError):
+                self._lead_back(root)
+        if self._keep_version is not None:
+            self._keep_version()
+        if self._tensor is not root:
+            _is_lost(self._tensor)  # A view finds out what it leads to when it is asked, and only then.
+
+    def _lead_back(self, root: torch.Tensor) -> None:
+        root.detach_()
+        increment_version(root)  # Else its views would go on to lead to what was written.
+        with torch.enable_grad():
             if self._former is not None:
-                with torch.enable_grad():
-                    root.copy_(self._former)
+                root.copy_(self._former)
             elif _is_lost(self._tensor):
-                with torch.enable_grad():
-                    root.copy_(root.detach().clone().requires_grad_())
+                root.copy_(root.detach().clone().requires_grad_())
+                self._keep_version = None  # Other views are to find out about it.
 
 
 def _is_lost(view: torch.Tensor) -> bool:

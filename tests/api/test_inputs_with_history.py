@@ -11,7 +11,9 @@ from fxplug.analyze.comparison import MismatchError
 from fxplug.analyze.isolation import SavedTensors
 
 # What torch itself says of results that it makes stand-ins without data for.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)
 
 WAYS = [(mode, check) for mode in ("value", "shape") for check in (True, False)]
 
@@ -80,6 +82,12 @@ def test_views_do_not_lead_to_the_weights_of_the_program(mode, check, shows):
     assert base.is_leaf or shows is torch.view_as_real
     (given * 2).sum()
 
+    # Once more, by another view of it.
+    other = shows(base)
+    fxplug.trace(program, (other,), mode=mode, check=check)
+    assert torch.equal(base.detach(), before)
+    (other * given).sum()
+
 
 def test_leaves_that_require_gradients_are_refused_as_ever():
     with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
@@ -110,3 +118,15 @@ def test_saved_tensors_get_their_history_back(view):
     assert torch.equal(result, torch.full((4,), 2.0))
     result.sum().backward()
     assert torch.equal(weight.grad, torch.full((4,), 2.0))
+
+
+@pytest.mark.parametrize(("mode", "check"), WAYS)
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_what_was_computed_before_can_go_back_through_the_inputs(mode, check, requires_grad):
+    start = torch.ones(3, requires_grad=True)
+    given = start * 2 if requires_grad else torch.full((3,), 2.0)
+    earlier = (given * given * start).sum()  # Keeps what it has multiplied.
+    fxplug.trace(trebles, (torch.tensor(2.0), given), mode=mode, check=check)
+
+    earlier.backward()
+    assert torch.equal(start.grad, torch.full((3,), 12.0 if requires_grad else 4.0))
