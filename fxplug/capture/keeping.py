@@ -101,6 +101,11 @@ def _held_at(owner: Any, path: str) -> Any:
     return value
 
 
+def _is_method(function: Any) -> bool:
+    """Return whether a function was written in a class."""
+    return "." in str(getattr(function, "__qualname__", "")).rpartition("<locals>.")[2]
+
+
 def _unknown_identity(code: CodeType) -> TraceError:
     return TraceError(
         f"Cannot trace: {code.co_name} ({code.co_filename}:{code.co_firstlineno}) names operator.is_ or is_not, which "
@@ -413,11 +418,12 @@ class StateKeeper:
             if readers or is_installed(code.co_filename) or not isinstance(root, nn.Module):
                 continue
             # It is no method of a module: the flag is that of something else, any of them perhaps.
-            for flag in flags - {""}:
-                asked = root if flag is None else _held_at(owner, flag)
+            for flag in flags if owner is None and not _is_method(function) else flags - {""}:
+                is_any = flag is None or owner is None
+                asked = root if flag is None or owner is None else _held_at(owner, flag)
                 path = self._paths.get(id(asked))
                 if path is not None:
-                    self._surroundings.note_flag_at(None if flag is None else "", path, asked)
+                    self._surroundings.note_flag_at(None if is_any else "", path, asked)
 
     def on_beginning(self) -> None:
         """Hear that the program begins, when what it may call from the start was heard of."""

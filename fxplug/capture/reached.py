@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORWARDS",
+    "asks_for_training",
     "calls_forwards",
     "codes_of",
     "flags_in",
@@ -63,39 +64,61 @@ def flags_read_by(module: nn.Module) -> frozenset[str | None]:
     return known[2]
 
 
+def asks_for_training(hook: Any) -> bool:
+    """Return whether a hook of a module may ask for ``training``, as that of `torch.nn.utils.spectral_norm` does."""
+    function = getattr(hook, "__func__", hook)
+    if not isinstance(function, FunctionType):
+        function = inspect.getattr_static(type(hook), "__call__", None)
+    code = getattr(function, "__code__", None)
+    return isinstance(code, CodeType) and any(
+        _TRAINING in part.co_names for part, _ in _with_inner(code, is_method=False)
+    )
+
+
 def flags_in(code: CodeType) -> frozenset[str | None]:
     """Return the same of a function that reads such a flag, of which its code is given.
 
     Where nothing in it says so, it is something it finds that reads one (`operator.attrgetter`).
     """
-    codes = list(_with_inner(code))
+    codes = list(_with_inner(code, is_method=True))
     found = _flags_in(codes)
-    return found if found or any(_TRAINING in part.co_names for part in codes) else _ANY_FLAG
+    return found if found or any(_TRAINING in part.co_names for part, _ in codes) else _ANY_FLAG
 
 
-def _flags_in(codes: Iterable[CodeType]) -> frozenset[str | None]:
-    """Return the paths from ``self`` whose ``training`` code reads; None where it reads that of something else."""
+def _flags_in(codes: Iterable[tuple[CodeType, bool]]) -> frozenset[str | None]:
+    """Return the paths from ``self`` whose ``training`` code reads; None where it reads that of something else.
+
+    Args:
+        codes: Each with whether what it calls ``self`` is the object of a method.
+    """
     found: set[str | None] = set()
-    for code in codes:
+    for code, is_method in codes:
         if _TRAINING in names_in_texts(code):
             found.add(None)
         if _TRAINING not in code.co_names:
             continue
-        steps: list[str] | None = None
-        for entry in dis.get_instructions(code):
-            if entry.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
-                # Some load two variables at once.
-                last = entry.argval[-1] if isinstance(entry.argval, tuple) else entry.argval
-                steps = [] if last == "self" else None
-            elif entry.opname in _ATTRIBUTE_READS:
-                if entry.argval == _TRAINING:
-                    found.add(None if steps is None else ".".join(steps))
-                    steps = None
-                elif steps is not None:
-                    steps.append(entry.argval)
-            elif entry.opname not in _NOTHING:
-                steps = None
+        found.update(_paths_in(code, "self" if is_method else None))
     return frozenset(found)
+
+
+def _paths_in(code: CodeType, own: str | None) -> Iterator[str | None]:
+    """Yield the paths from a variable whose ``training`` code reads; None where it reads that of something else."""
+    steps: list[str] | None = None
+    for entry in dis.get_instructions(code):
+        if entry.opname.startswith("STORE_") and entry.argval == own:
+            yield None  # It is something else from then on.
+        if entry.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
+            # Some load two variables at once.
+            last = entry.argval[-1] if isinstance(entry.argval, tuple) else entry.argval
+            steps = [] if last == own else None
+        elif entry.opname in _ATTRIBUTE_READS:
+            if entry.argval == _TRAINING:
+                yield None if steps is None else ".".join(steps)
+                steps = None
+            elif steps is not None:
+                steps.append(entry.argval)
+        elif entry.opname not in _NOTHING:
+            steps = None
 
 
 def calls_forwards(code: CodeType) -> bool:
@@ -180,7 +203,7 @@ def _is_look(entries: list[dis.Instruction], index: int) -> bool:
 def _codes_of(module: nn.Module) -> Iterator[CodeType]:
     kind = type(module)
     forward = module.forward if "forward" in vars(module) else inspect.getattr_static(kind, "forward")
-    return _reached_by(forward, kind)
+    return (code for code, _ in _reached_by(forward, kind))
 
 
 def function_behind(value: Any) -> Any:
@@ -199,50 +222,66 @@ def methods_named(kind: type, names: set[str]) -> Iterator[CodeType]:
             function = function_behind(value)
             is_called = name in names or (name.startswith("__") and name != "__init__")
             if is_called and isinstance(function, FunctionType):
-                yield from _with_inner(function.__code__)
+                yield from (code for code, _ in _with_inner(function.__code__, is_method=True))
 
 
-def _reached_by(function: Any, kind: type[nn.Module]) -> Iterator[CodeType]:
-    """Yield all code that a function of a module may run, except that of torch itself."""
-    pending: list[Any] = [function]
+def _reached_by(function: Any, kind: type[nn.Module]) -> Iterator[tuple[CodeType, bool]]:
+    """Yield all code that a function of a module may run, except that of torch itself.
+
+    Each comes with whether what it calls ``self`` is the module. What stands around a function (`functools.wraps`)
+    runs, too.
+    """
+    pending: list[tuple[Any, bool]] = [(function, True)]
     seen: set[CodeType] = set()
     while pending:
-        found: Any = pending.pop()
+        found, is_method = pending.pop()
         if not isinstance(found, (FunctionType, MethodType, staticmethod, classmethod)):
             continue
-        found = inspect.unwrap(getattr(found, "__func__", cast("Any", found)))
+        found = getattr(found, "__func__", cast("Any", found))
+        pending.append((getattr(found, "__wrapped__", None), is_method))
         # While a trace runs, a function that compares its parameters has other code.
         found = getattr(found, DYNAMO_INLINE, found)
         code = getattr(found, "__code__", None)
-        if not isinstance(code, CodeType) or code in seen:
+        if not isinstance(code, CodeType) or code in seen or _is_around(found):
             continue
         seen.add(code)
-        codes = list(_with_inner(code))
+        codes = list(_with_inner(code, is_method=is_method))
         yield from codes
-        pending.extend(_named_by(found, {name for code in codes for name in code.co_names}, kind))
+        pending.extend(_named_by(found, {name for code, _ in codes for name in code.co_names}, kind))
 
 
-def _with_inner(code: CodeType) -> Iterator[CodeType]:
-    yield code
+def _is_around(function: Any) -> bool:
+    """Return whether a function is one that torch puts around others (`torch.no_grad`)."""
+    is_torchs = str(function.__globals__.get("__name__")).startswith("torch.")
+    return is_torchs and hasattr(function, "__wrapped__")
+
+
+def _with_inner(code: CodeType, *, is_method: bool) -> Iterator[tuple[CodeType, bool]]:
+    yield code, is_method
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _with_inner(constant)
+            yield from _with_inner(constant, is_method=is_method and "self" in constant.co_freevars)
 
 
-def _named_by(function: FunctionType, names: set[str], kind: type[nn.Module]) -> Iterator[Any]:
-    """Yield the functions that code may call: methods of the class, globals, functions in modules and closures."""
+def _named_by(function: FunctionType, names: set[str], kind: type[nn.Module]) -> Iterator[tuple[Any, bool]]:
+    """Yield the functions that code may call: methods of the class, globals, functions in modules and closures.
+
+    Each comes with whether it is a method of the class.
+    """
     namespace = function.__globals__
     modules = [value for name in names if issubclass(type(value := namespace.get(name)), ModuleType)]
     for name in names:
         if not hasattr(nn.Module, name):
             method = inspect.getattr_static(kind, name, None)
-            yield function_behind(method)
+            yield function_behind(method), True
         yield from (
-            value for holder in (namespace, *map(vars, modules)) if _is_own(value := holder.get(name))
+            (value, False)
+            for holder in (namespace, *map(vars, modules))
+            if _is_own(value := holder.get(name))
         )
     for cell in function.__closure__ or ():
         try:
-            yield cell.cell_contents
+            yield cell.cell_contents, False
         except ValueError:  # Not filled yet.
             continue
 

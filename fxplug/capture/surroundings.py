@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fxplug.capture.reached import flags_read_by
+from fxplug.capture.reached import asks_for_training, flags_read_by
 from fxplug.capture.sources import user_line
 from fxplug.execute import GraphModule
 from fxplug.ir.guards import StateGuard
-from fxplug.semantics.internals import modules_of
+from fxplug.semantics.internals import hooks_around_forward, modules_of
 from fxplug.semantics.surroundings import ATTRIBUTES, holds
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Surroundings:
         """
         for flag in flags_read_by(module):
             self.note_flag_at(flag, path, module)
+        if any(map(asks_for_training, hooks_around_forward(module))):
+            self.note_flag_at("", path, module)
         if isinstance(module, GraphModule):
             for guard in module.graph.state_guards:
                 self._add(guard.below(path))

@@ -11,7 +11,7 @@ from torch import nn
 from fxplug.capture.examples.listening import CallListener
 from fxplug.capture.interception import original_call, originals
 from fxplug.capture.policy import is_leaf_by_class
-from fxplug.capture.reached import flags_read_by
+from fxplug.capture.reached import asks_for_training, flags_read_by
 from fxplug.capture.sessions import active, likeness_of
 from fxplug.capture.sources import Place
 from fxplug.capture.state import may_assign
@@ -22,6 +22,7 @@ from fxplug.semantics.internals import (
     calls_forward,
     has_backward_hooks,
     has_hooks,
+    hooks_around_forward,
     modules_below,
     storage_of,
 )
@@ -145,7 +146,8 @@ class LayerCaller(CallListener):
         result = self.enter_module(path, module, run, args, kwargs)
         has_own = "forward" in vars(module) or isinstance(module, GraphModule)
         if unwrap is None and not has_own:
-            self._settled[likeness_of(module)] = bool(flags_read_by(module))
+            asks = bool(flags_read_by(module)) or any(map(asks_for_training, hooks_around_forward(module)))
+            self._settled[likeness_of(module)] = asks
         return result
 
     def _stays_whole(self, module: nn.Module, path: str) -> bool:
