@@ -18,7 +18,7 @@ from fxplug.semantics.deep_copies import deep_copy
 from fxplug.semantics.internals import flatten_tree, is_registered
 from fxplug.semantics.random_sources import RandomSources
 from fxplug.semantics.random_state import kept_random_state
-from fxplug.semantics.storages import History, is_elsewhere
+from fxplug.semantics.storages import History, is_elsewhere, write_back
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Iterator
@@ -218,7 +218,7 @@ class SavedTensors:
                         tensor.grad = None  # It would have to fit what the tensor is to be.
                     tensor.data = alias
                 if not tensor.is_meta and not _is_equal(tensor, value):
-                    tensor.copy_(value)
+                    write_back(tensor, value)
             for tensor, _, _, requires_grad, history, gradient in self._saved.values():
                 history.restore()
                 if tensor.is_leaf and tensor.requires_grad != requires_grad:

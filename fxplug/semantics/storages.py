@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from types import TracebackType
 
-__all__ = ["History", "StorageJournal", "checksum", "is_elsewhere"]
+__all__ = ["History", "StorageJournal", "checksum", "is_elsewhere", "write_back"]
 
 
 class _Record(NamedTuple):
@@ -326,6 +326,15 @@ def checksum(tensor: torch.Tensor) -> bytes:
         if size:
             found.update((ctypes.c_char * size).from_address(values.data_ptr()))
     return found.digest()
+
+
+def write_back(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Give a tensor the values of another one of its size, also where several elements are one (`expand`)."""
+    if tensor.layout is torch.strided and not tensor.is_nested:
+        for dimension, stride in enumerate(tensor.stride()):
+            if stride == 0 and tensor.shape[dimension] > 1:
+                tensor, values = tensor.narrow(dimension, 0, 1), values.narrow(dimension, 0, 1)
+    tensor.copy_(values)
 
 
 class History:

@@ -130,3 +130,19 @@ def test_what_was_computed_before_can_go_back_through_the_inputs(mode, check, re
 
     earlier.backward()
     assert torch.equal(start.grad, torch.full((3,), 12.0 if requires_grad else 4.0))
+
+
+def writes_to_a_column(x):
+    x[:, 0].add_(1)
+    return x * 2
+
+
+@pytest.mark.parametrize(("mode", "check"), WAYS)
+def test_inputs_that_were_expanded_are_put_back(mode, check):
+    example = torch.zeros(3, 1).expand(3, 2)
+    captured = fxplug.trace(writes_to_a_column, (example,), mode=mode, check=check)
+
+    assert torch.equal(example, torch.zeros(3, 2))
+    fresh = [torch.zeros(3, 1).expand(3, 2) for _ in range(2)]
+    assert torch.equal(captured(fresh[0]), writes_to_a_column(fresh[1]))
+    assert torch.equal(*fresh)

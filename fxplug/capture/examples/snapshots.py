@@ -15,7 +15,7 @@ from fxplug.semantics.internals import (
     with_data,
 )
 from fxplug.semantics.schemas import written_arguments
-from fxplug.semantics.storages import History, is_elsewhere
+from fxplug.semantics.storages import History, is_elsewhere, write_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -132,7 +132,7 @@ class Snapshots:
         with torch.no_grad():
             # The last one first: what was saved later may lie in the same memory, and hold what was written before.
             for tensor, alias, values, requires_grad, history in reversed(self._saved.values()):
-                alias.copy_(values)
+                write_back(alias, values)
                 if is_elsewhere(tensor, alias):
                     tensor.data = alias
                 history.restore()
