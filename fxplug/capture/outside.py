@@ -599,10 +599,10 @@ def _write(holder: Any, name: str, value: Any) -> None:
         else:
             holder.cell_contents = value
     elif isinstance(holder, type):
-        if value is ABSENT:
-            type.__delattr__(holder, name)
-        else:
+        if value is not ABSENT:
             type.__setattr__(holder, name, value)
+        elif name in vars(holder):  # It is put back after each run of a check, too, and a run may not have set it.
+            type.__delattr__(holder, name)
     elif not isinstance(holder, dict):
         setattr(holder, name, value)
     elif value is ABSENT:

@@ -738,3 +738,19 @@ def test_what_functions_keep_that_are_chosen_by_a_class_is_state(is_method, mode
     with pytest.raises(TraceError, match="variable 'calls', which counted closes over") as refused:
         fxplug.trace(dispatched(is_method), (torch.ones(2),), mode=mode, check=False)
     assert refused.value.code == "FXP-T055"
+
+
+class MakesAnAttribute(nn.Module):
+    def forward(self, x):
+        type(self).made = 3
+        return x * type(self).made
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+@pytest.mark.parametrize("check", [True, False])
+def test_attributes_that_a_program_makes_of_its_class_are_taken_away_again(mode, check):
+    with pytest.warns(TraceWarning, match="made"):
+        captured = fxplug.trace(MakesAnAttribute(), (torch.ones(2),), mode=mode, check=check)
+
+    assert not hasattr(MakesAnAttribute, "made")
+    assert captured(torch.ones(2)).tolist() == [3, 3]
