@@ -1,20 +1,22 @@
-"""Gradients that weights had before a program ran are as they were when a trace ends."""
+"""Gradients and hooks that weights had before a program ran are as they were when a trace ends."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.semantics.internals import with_data
+from fxplug.semantics.internals import hook_tables_of, with_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["CHANGING_GRADIENTS", "Gradients"]
+__all__ = ["CHANGING_GRADIENTS", "HOOKING", "Gradients", "WeightHooks"]
 
 CHANGING_GRADIENTS = frozenset({"backward", "grad", "zero_grad"})
 """Names in code that may give weights other gradients."""
+HOOKING = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
+"""Methods of tensors that let torch call a function with a gradient."""
 
 
 class Gradients:
@@ -46,3 +48,28 @@ class Gradients:
                     grad.copy_(value)
                 if weight.grad is not grad:
                     weight.grad = grad
+
+
+class WeightHooks:
+    """Keeps the hooks of weights: a program may find a weight itself, where a trace has nothing in the place of it.
+
+    Args:
+        weights: Each with its path.
+    """
+
+    def __init__(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        self._kept: list[tuple[str, torch.Tensor, list[dict[Any, Any]]]] = [
+            (path, weight, [dict(table or {}) for table in hook_tables_of(weight)])
+            for path, weight in weights
+        ]
+
+    def restore(self) -> str | None:
+        """Put them back, and return the path of a weight that had other ones; None where there is none."""
+        changed: str | None = None
+        for path, weight, before in self._kept:
+            for table, held in zip(hook_tables_of(weight), before, strict=True):
+                if table is not None and [*table] != [*held]:
+                    changed = changed or path
+                    table.clear()
+                    table.update(held)
+        return changed

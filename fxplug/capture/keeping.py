@@ -12,7 +12,7 @@ from torch import nn
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.attributes import attribute_of
 from fxplug.capture.containers import PLAIN
-from fxplug.capture.gradients import CHANGING_GRADIENTS
+from fxplug.capture.gradients import CHANGING_GRADIENTS, HOOKING
 from fxplug.capture.hazards import scan_of
 from fxplug.capture.identity import IDENTITY, names_operators
 from fxplug.capture.proxy import Proxy
@@ -69,6 +69,7 @@ _REMARKABLE = frozenset(
         "training",
         *FORWARDS,
         *CHANGING_GRADIENTS,
+        *HOOKING,
         *SETTERS,
         *STATEFUL_USES,
         *_FINDING_WEIGHTS,
@@ -339,6 +340,8 @@ class StateKeeper:
             self.paused += 1
             self._states.keep_gradients(_weights_found_by(function, names))
             self.paused -= 1
+        if not names.isdisjoint(HOOKING):
+            self._states.keep_weight_hooks()
         if not names.isdisjoint(SETTERS):
             self._note_setter(code, names)
         if not names.isdisjoint(_UNHEARD) or writes_of(code).deletes:

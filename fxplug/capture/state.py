@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fxplug.capture.containers import OWN_TABLES, PLAIN, Containers, fill, is_object
-from fxplug.capture.gradients import Gradients
+from fxplug.capture.gradients import Gradients, WeightHooks
 from fxplug.capture.iterators import is_iterator
 from fxplug.capture.outside import ABSENT, Step
 from fxplug.capture.reached import codes_of, function_behind
@@ -112,6 +112,8 @@ class ModuleStates:
         """Paths of the modules that had other hooks than when the trace began, when a call was refused for that."""
         self.gradients: Gradients | None = None
         """Those of the parameters, once code is reached that may change them."""
+        self._weight_hooks: WeightHooks | None = None
+        """The same for their hooks."""
         self.is_disturbed = False
         """Whether modules that stay calls may be other ones than when the trace began."""
         self._left_by_calls: dict[int, _Copies] = {}
@@ -191,6 +193,19 @@ class ModuleStates:
             held = [one for module in self._waiting[0] for one in parameters_of(module).values()]
             self.gradients = Gradients([one for one in held if one is not None])
         self.gradients.add(others)
+
+    def keep_weight_hooks(self) -> None:
+        """Hear that the program is about to run code that may put hooks on weights which it has found itself."""
+        if (
+            self._weight_hooks is None and not self._runs_leaves
+        ):  # Else all calls of methods of tensors are heard of.
+            modules, paths = self._waiting
+            self._weight_hooks = WeightHooks(
+                (f"{paths[id(module)]}.{name}".removeprefix("."), weight)
+                for module in modules
+                for name, weight in parameters_of(module).items()
+                if weight is not None
+            )
 
     def expect_changes(self) -> None:
         """Hear that the program is about to run code that changes modules without a word."""
@@ -340,6 +355,9 @@ class ModuleStates:
         self.is_watching = False
         if self.gradients is not None:
             self.gradients.restore()
+        hooked = None if self._weight_hooks is None else self._weight_hooks.restore()
+        if hooked is not None:
+            self.refuse(_hooked_weight(hooked))
         changes: list[ModuleChange] = []
         for module, path, copies in self._seen.values():
             left = self._left_by_calls.get(id(module), copies)
@@ -436,6 +454,15 @@ class ModuleStates:
             if change.how == "state":
                 own = [*codes, *codes_of(change.module)]
                 raise assignment_error(change.path, place_of_write(own, change.name, "attribute"))
+
+
+def _hooked_weight(path: str) -> TraceError:
+    return TraceError(
+        f"Cannot trace a hook that the program puts on the weight {path!r} where it has found it by itself, as by "
+        "self.parameters(): nothing is recorded of it. Read the weight as an attribute of its module "
+        "(self.layer.weight.register_hook(...)), or give example inputs: fxplug.trace(root, example_inputs).",
+        code="FXP-T010",
+    )
 
 
 def _changes_in(

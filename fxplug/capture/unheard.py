@@ -17,6 +17,7 @@ from torch import nn
 
 from fxplug.capture.attributes import attribute_of
 from fxplug.capture.containers import is_container
+from fxplug.capture.gradients import HOOKING
 from fxplug.capture.reached import function_behind
 from fxplug.capture.sources import is_installed
 from fxplug.capture.writes import (
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["functions_behind", "left_by_call", "missed_change", "unheard_value"]
 
-_HOOKING = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
-"""Methods of tensors that let torch call a function with a gradient."""
 _GRADIENTS = frozenset({"backward", "grad"})
 """Names of what computes gradients."""
 _FORWARD_TABLES = 2
@@ -273,8 +272,8 @@ def _hooks_of(
             yield from (_Hook(hook, "all modules") for table in tables for hook in table.values())
     if backward:
         yield from _hooks_of_weights(modules, paths)
-    if backward and not names.isdisjoint(_HOOKING):
-        for node in graph.nodes_that_call(lambda op, target: op == "call_method" and target in _HOOKING):
+    if backward and not names.isdisjoint(HOOKING):
+        for node in graph.nodes_that_call(lambda op, target: op == "call_method" and target in HOOKING):
             given = [value for value in (*node.args, *node.kwargs.values()) if callable(value)]
             yield from (_Hook(hook, f"the tensor {str(node.args[0])!r}") for hook in given)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torch.autograd import graph
 
+import fxplug
 from fxplug.errors import TraceError
 
 X = torch.tensor([2.0, 3.0], requires_grad=True)
@@ -103,3 +105,41 @@ def test_saving_in_another_way_changes_nothing(capture_as, context):
 
     captured = capture_as(program)
     assert torch.equal(torch.autograd.grad(captured(X).sum(), X)[0], 2 * X)
+
+
+class HooksFound(nn.Module):
+    """Puts hooks on weights that it has found itself."""
+
+    def __init__(self, find):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.find = find
+
+    def forward(self, x):
+        for weight in self.find(self):
+            weight.register_hook(lambda gradient: gradient * 2)
+        return self.layer(x)
+
+
+FINDING = {
+    "parameters": lambda module: module.parameters(),
+    "state dict": lambda module: module.state_dict(keep_vars=True).values(),
+    "table": lambda module: [module.layer._parameters["weight"]],
+}
+
+
+@pytest.mark.parametrize("find", FINDING.values(), ids=FINDING)
+def test_hooks_on_weights_that_a_program_finds_are_refused_without_examples_and_taken_off(find):
+    program = HooksFound(find)
+    program.layer.weight.register_hook(lambda gradient: gradient)
+    before = dict(program.layer.weight._backward_hooks)
+
+    with pytest.raises(TraceError, match=r"(?s)hook.*'layer.weight'.*\[FXP-T010\]$"):
+        fxplug.symbolic_trace(program)
+    assert program.layer.weight._backward_hooks == before
+
+    captured = fxplug.trace(program, (torch.ones(2),))
+    assert program.layer.weight._backward_hooks == before
+    for module in (program, captured):
+        module(torch.ones(2)).sum().backward()
+    assert torch.equal(program.layer.weight.grad, torch.full((2, 2), 2.0 + 4.0))
