@@ -143,6 +143,7 @@ __all__ = [
     "is_zero_tensor",
     "keep_version",
     "load_compiler",
+    "map_leaves",
     "memory_of",
     "modules_below",
     "modules_of",
@@ -885,6 +886,11 @@ def storage_and_size_of(tensor: torch.Tensor) -> tuple[Any, int]:
     """Return what identifies the memory of a tensor that has some of its own, and how many bytes it has."""
     storage = tensor.untyped_storage()
     return storage._cdata, storage.nbytes()
+
+
+def map_leaves(function: Callable[[Any], Any], values: Any) -> Any:
+    """Return a nested value with what a function returns in the place of each leaf."""
+    return _pytree.tree_map(function, values)
 
 
 def is_fake(value: Any) -> bool:

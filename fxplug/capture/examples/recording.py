@@ -15,9 +15,10 @@ from fxplug.capture.examples.arrays import FreshTensors, outlives, write_to_arra
 from fxplug.capture.examples.asking import INSIDE, changes_rank
 from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.evaluating import UNKNOWN_VALUE, evaluated, with_any_filling
+from fxplug.capture.examples.failing import caught_failure, fails_by_kinds
 from fxplug.capture.examples.guarding import expression, guard_of
 from fxplug.capture.examples.inputs import InputReceiver
-from fxplug.capture.examples.parts import numbers_in, tensors_in
+from fxplug.capture.examples.parts import nodes_in, numbers_in, tensors_in
 from fxplug.capture.examples.snapshots import WritesInside
 from fxplug.capture.questions import refuse_cycles
 from fxplug.capture.sessions import active
@@ -28,6 +29,7 @@ from fxplug.semantics.checks import check_raises
 from fxplug.semantics.internals import (
     is_about_missing_data,
     is_factory,
+    modules_below,
     put_on,
     put_on_calls,
     storage_of,
@@ -56,6 +58,8 @@ class CallRecorder(InputReceiver):
         self._fresh = FreshTensors()
         self._of_arrays: set[Any] = set()
         """The memory of arrays of NumPy that is not to be written to."""
+        self._failures: list[TraceError] = []
+        """What is to be said of calls that have failed, if the program catches their errors."""
 
     def record_call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Record a call of a function of Python on numbers."""
@@ -142,7 +146,7 @@ class CallRecorder(InputReceiver):
             self.paused -= 1
             if self.mode != "shape" or not is_about_missing_data(error):
                 # The program may catch it, and go on in another way than it does where the call succeeds.
-                self._record_failure(node, error, is_free=effect.is_pure)
+                self._record_failure(node, error, partial(function, *args, **kwargs), is_free=effect.is_pure)
                 raise
             value = self._value_without_data(node, function, args, kwargs, error)
         else:
@@ -191,18 +195,71 @@ class CallRecorder(InputReceiver):
             raise self._note_refusal_of_values(node) from error
         return value
 
-    def _record_failure(self, node: Node, error: Exception, *, is_free: bool) -> None:
-        """Record that a call must fail again, in place of the call."""
-        if node.op == "call_module" or not is_free:
-            node_args = node.args
-            self.graph.erase_node(node)
-            self._fix_sizes(node_args)
-            return
+    def _record_failure(
+        self, node: Node, error: Exception, call: partial[Any] | None = None, *, is_free: bool
+    ) -> None:
+        """Record that a call must fail again, in place of the call, or see to it that the program is refused.
+
+        Args:
+            node: The call.
+            error: What it has raised, which the program may catch.
+            call: Makes the call of a function or method.
+            is_free: Whether the call does nothing but to compute a result, so that it can be tried.
+        """
+        # Layers are called as if nothing were traced, and what is recorded here is heard of.
+        token = active.set(active.get() or self._place.session)
+        try:
+            if is_free:
+                self._check_failure(node, error)
+            elif call is not None and self._fails_for_kinds(node, error, call):
+                given = node.args, node.kwargs
+                self.graph.erase_node(node)
+                self._fix_sizes(given)
+                self._fix_dtypes(given)
+            else:
+                self._failures.append(caught_failure(node, error))
+                self.graph.erase_node(node)
+        finally:
+            active.reset(token)
+
+    def _check_failure(self, node: Node, error: Exception) -> None:
+        """Record a check that a call which writes nothing fails again, in place of the call."""
         said = guard_of(node, f"{expression(node, INSIDE)} raising {type(error).__name__}")
-        again = bool(not self._has_acted)
-        args = (node.target, type(error), str(said), again, node.args, node.kwargs)
+        again, target = bool(not self._has_acted), node.target
+        kind, args, kwargs = type(error), node.args, node.kwargs
+        is_module = node.op == "call_module"
         self.graph.erase_node(node)
-        self.create_node("call_function", check_raises, args, {})
+        function: Any = target
+        if is_module:
+            path = str(target)
+            for inner, part in modules_below(self.root.get_submodule(path)):
+                # In training it may write, and a check must not.
+                self._surroundings.note_flags(f"{path}.{inner}".strip("."), part)
+            function = self.create_node("get_attr", path, (), {})
+        self.create_node("call_function", check_raises, (function, kind, str(said), again, args, kwargs), {})
+
+    def _fails_for_kinds(self, node: Node, error: Exception, call: partial[Any]) -> bool:
+        """Return whether a call of torch that writes fails for all tensors with the sizes and dtypes that there are."""
+        effect = self._effect_of(node)
+        if effect.outside or effect.unknown or not (node.op == "call_method" or is_of_library(node.target)):
+            return False
+        known = {source if isinstance(source, Node) else source.node for _, source in self._known.living()}
+        # Numbers that hang on the inputs are not guarded.
+        are_tensors = all(one in known for one in node.all_input_nodes)
+        return are_tensors and self._aloof(fails_by_kinds, error, call.func, call.args, call.keywords)
+
+    def _fix_dtypes(self, args: Any) -> None:
+        """Take it that the tensors among the arguments of a call have the dtypes that they have now."""
+        for tensor, source in self._known.living():
+            node = source if isinstance(source, Node) else source.node
+            if node is not None and node in nodes_in(args):
+                dtype = self._aloof(getattr, tensor, "dtype")
+                self._fix_value(self._aside_of("call_function", getattr, (node, "dtype")), dtype)
+
+    def _refuse_what_was_caught(self) -> None:
+        super()._refuse_what_was_caught()
+        if self._failures and self.problems is None:
+            raise self._failures[0]
 
     def _effect_of(self, node: Node) -> Effect:
         """Return the effect of a call; that of a call of the same kind is found out once."""
