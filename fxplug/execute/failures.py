@@ -6,7 +6,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fxplug.errors import GuardError
+from fxplug.errors import FxplugError, GuardError
 from fxplug.ir.handlers import catching_origin
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def caught_by_program(error: Exception, node: Node) -> GuardError | None:
     # Whatever goes wrong with finding it out, the error itself is what must be seen.
     with contextlib.suppress(Exception):
         origin = next(iter(node.origins), None)
-        # Errors of others are none of calls of torch, and nodes that were changed are none of the program.
-        if type(error).__module__ == "builtins" and origin is not None and not origin.history:
+        # Errors of others are none of the call, and nodes that were changed are none of the program.
+        if _is_of_call(error, node) and origin is not None and not origin.history:
             place = catching_origin(origin, error)
     if place is None:
         return None
@@ -67,6 +67,25 @@ def caught_by_program(error: Exception, node: Node) -> GuardError | None:
         "these (fxplug.trace).",
         can_run_again=False,
     )
+
+
+def _is_of_call(error: Exception, node: Node) -> bool:
+    """Return whether an error is one that torch raises, or that the function raises which a node calls.
+
+    Whoever runs a graph, and torch itself, may end a call by an error of a class of their own.
+    """
+    if type(error).__module__ in _OF_CALLS:
+        return True
+    code, traceback = getattr(node.target, "__code__", None), error.__traceback__
+    while code is not None and traceback is not None and not isinstance(error, FxplugError):
+        if traceback.tb_frame.f_code is code:
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+_OF_CALLS = frozenset({"builtins", "torch._C"})
+"""Modules whose errors come from calls: Python's own, and what functions of torch raise (`torch.linalg.inv`)."""
 
 
 def note_failed_line(

@@ -289,3 +289,46 @@ def test_what_torch_finds_out_by_trying_is_no_refusal():
         return torch.zeros(4).expand(x.shape[0], -1) + torch.full((x.shape[0], 1), 2.0)
 
     assert torch.equal(fxplug.symbolic_trace(program)(torch.ones(3, 2)), torch.full((3, 4), 2.0))
+
+
+class NegativeError(RuntimeError):
+    """An error of the program that one of Python's own classes catches."""
+
+
+@fxplug.wrap
+def checked_root(x):
+    if bool((x < 0).any()):
+        raise NegativeError("negative")
+    return x.sqrt()
+
+
+def roots(x):
+    try:
+        return checked_root(x)
+    except RuntimeError:
+        return x * 2
+
+
+def inverts(x):
+    try:
+        return torch.linalg.inv(x)
+    except Exception:
+        return x * 2
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "value", "shape"])
+@pytest.mark.parametrize(
+    ("program", "good", "bad"),
+    [(roots, torch.eye(3), -torch.eye(3)), (inverts, torch.eye(3), torch.zeros(3, 3))],
+    ids=["own", "of torch"],
+)
+def test_errors_of_classes_derived_from_those_that_are_caught_are_caught_too(program, good, bad, mode):
+    if mode == "shape" and program is roots:
+        pytest.skip("there are no values to ask for")
+    module = (
+        fxplug.symbolic_trace(program) if mode == "symbolic" else fxplug.trace(program, (good,), mode=mode)
+    )
+
+    torch.testing.assert_close(module(good), program(good))
+    with pytest.raises(GuardError, match=r"which the program catches at"):
+        module(bad)
