@@ -6,6 +6,8 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from fxplug.errors import FxplugError, GuardError
 from fxplug.ir.handlers import catching_origin
 
@@ -74,7 +76,7 @@ def _is_of_call(error: Exception, node: Node) -> bool:
 
     Whoever runs a graph, and torch itself, may end a call by an error of a class of their own.
     """
-    if type(error).__module__ in _OF_CALLS:
+    if type(error).__module__ == "builtins" or isinstance(error, _OF_TORCH):
         return True
     code, traceback = getattr(node.target, "__code__", None), error.__traceback__
     while code is not None and traceback is not None and not isinstance(error, FxplugError):
@@ -84,8 +86,7 @@ def _is_of_call(error: Exception, node: Node) -> bool:
     return False
 
 
-_OF_CALLS = frozenset({"builtins", "torch._C"})
-"""Modules whose errors come from calls: Python's own, and what functions of torch raise (`torch.linalg.inv`)."""
+_OF_TORCH = (torch.linalg.LinAlgError, torch.OutOfMemoryError)
 
 
 def note_failed_line(
