@@ -7,6 +7,7 @@ import math
 import weakref
 from collections import UserDict, UserList, deque
 from dataclasses import dataclass
+from functools import cached_property
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -206,6 +207,12 @@ def _compare_nested(
     yield Comparison(path, describe(expected), describe(actual), math.inf, math.inf, reason=reason)
 
 
+def _own_names(value: Any) -> list[str]:
+    """Return the names of what an object holds besides its fields, those of its class that are worked out left out."""
+    held: dict[str, Any] = getattr(value, "__dict__", {})
+    return [name for name in held if not isinstance(getattr(type(value), name, None), cached_property)]
+
+
 def _parts(value: Any) -> dict[str, Any] | None:
     """Return suffix of the path -> element for a container, None for anything else."""
     if isinstance(value, (dict, UserDict)):
@@ -218,7 +225,8 @@ def _parts(value: Any) -> dict[str, Any] | None:
         elements = cast("list[Any]", value)
         return {f"[{index}]": element for index, element in enumerate(elements)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f".{entry.name}": getattr(value, entry.name) for entry in dataclasses.fields(value)}
+        names = [entry.name for entry in dataclasses.fields(value) if hasattr(value, entry.name)]
+        return {f".{name}": getattr(value, name) for name in dict.fromkeys((*names, *_own_names(value)))}
     if is_registered(value):  # What it has beside that, such as a cache, is its own affair.
         return dict(flatten_tree_with_paths(value)[0])
     if type(value) is weakref.ref:

@@ -11,6 +11,7 @@ import torch
 from fxplug.capture.attributes import attribute_of
 from fxplug.errors import TraceError
 from fxplug.ir import Argument, Node, iterate_leaves
+from fxplug.semantics.constructors import is_made_of_fields
 from fxplug.semantics.internals import HigherOrderOperator, OpOverload
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PLAIN_TYPES",
+    "attributes_apart",
     "constructor_arguments",
     "container_argument",
     "holds_itself",
@@ -200,6 +202,24 @@ def constructor_arguments(value: Any) -> dict[str, Any] | None:
         return None
     fields = dataclasses.fields(value)
     made_by_fields = getattr(type(value), "__dataclass_params__").init  # noqa: B009 - no name of its type
-    if not made_by_fields or not all(field.init for field in fields):
+    if not made_by_fields or not all(field.init and hasattr(value, field.name) for field in fields):
         return None
     return {field.name: getattr(value, field.name) for field in fields}
+
+
+def attributes_apart(value: Any) -> dict[str, Any] | None:
+    """Return the attributes of an object of a dataclass which a call of its class would not give it; None for others.
+
+    The class does more than to keep its fields when it is called, which has been done once, or the object has other
+    attributes than these.
+    """
+    if not dataclasses.is_dataclass(value) or isinstance(
+        value, (type, tuple, list, dict, set, str, bytes, int)
+    ):
+        return None
+    names = [field.name for field in dataclasses.fields(value)]
+    held: dict[str, Any] = getattr(value, "__dict__", {})
+    # What a class has under the name of a field is its default, unless it has a place for it in its objects.
+    slots = [name for name in names if hasattr(getattr(type(value), name, None), "__set__")]
+    found = {**{name: getattr(value, name) for name in slots if hasattr(value, name)}, **held}
+    return None if is_made_of_fields(type(value)) and found.keys() == set(names) else found

@@ -27,6 +27,7 @@ from fxplug.capture.answers import (
 )
 from fxplug.capture.arguments import (
     PLAIN_TYPES,
+    attributes_apart,
     constructor_arguments,
     container_argument,
     is_constant,
@@ -53,6 +54,7 @@ from fxplug.capture.sources import place_in_program, user_line
 from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError
 from fxplug.execute.paths import set_path
+from fxplug.semantics.constructors import object_with
 from fxplug.semantics.internals import ScriptMethod, assert_function
 from fxplug.semantics.kinds import TENSOR_METHODS, TENSOR_NAMES
 
@@ -552,6 +554,10 @@ class TracerBase:
         """Return the argument for a value that is neither plain nor a container of others."""
         if is_exact_number(a):
             return a.item()
+        apart = attributes_apart(a)
+        if apart is not None:
+            held = {name: self.create_arg(part) for name, part in apart.items()}
+            return self.create_node("call_function", object_with, (type(a),), held)
         parts = constructor_arguments(a)
         if parts is not None:
             named = {name: self.create_arg(part) for name, part in parts.items()}

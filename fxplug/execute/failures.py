@@ -86,7 +86,7 @@ def _is_of_call(error: Exception, node: Node) -> bool:
     return False
 
 
-_OF_TORCH = (torch.linalg.LinAlgError, torch.OutOfMemoryError)
+_OF_TORCH = (torch.linalg.LinAlgError, torch.OutOfMemoryError)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def note_failed_line(

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import sys
 from collections import OrderedDict
-from types import FunctionType
+from types import FunctionType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fxplug.ir import Node
@@ -14,7 +14,15 @@ from fxplug.ir import Node
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["ContainerParts", "is_container_call", "only_holds", "parts_of_call", "parts_of_literal"]
+__all__ = [
+    "ContainerParts",
+    "is_container_call",
+    "is_made_of_fields",
+    "object_with",
+    "only_holds",
+    "parts_of_call",
+    "parts_of_literal",
+]
 
 _SEQUENCES: tuple[Any, ...] = (tuple, list, set, frozenset)
 _MAPPINGS: tuple[Any, ...] = (dict, OrderedDict)
@@ -62,6 +70,33 @@ def only_holds(target: Any) -> bool:
     if any(hasattr(inspect.getattr_static(target, field.name, None), "__set__") for field in fields):
         return False
     return _is_output_class(target) or _is_bare(target)
+
+
+def is_made_of_fields(kind: Any) -> bool:
+    """Return whether a dataclass, called with all its fields, gives an object that has them, and does nothing else."""
+    fields = dataclasses.fields(kind)
+    names = [field.name for field in fields]
+    is_called = type(kind).__call__ is type.__call__ and all(field.init for field in fields)
+    if not is_called or not _is_written(kind.__init__, *_NAMES, *names):
+        return False
+    found = [inspect.getattr_static(kind, name, None) for name in names]
+    if any(hasattr(one, "__set__") and not isinstance(one, MemberDescriptorType) for one in found):
+        return False
+    return _is_output_class(kind) or _is_bare(kind)
+
+
+def object_with(kind: type, /, **attributes: Any) -> Any:
+    """Return an object of a dataclass that has some attributes, without what its constructor does.
+
+    Raises:
+        TypeError: The class is no dataclass.
+    """
+    if not dataclasses.is_dataclass(kind):
+        raise TypeError(f"Cannot make an object of {kind!r}: it is no dataclass.")
+    made = object.__new__(kind)
+    for name, value in attributes.items():
+        object.__setattr__(made, name, value)
+    return made
 
 
 def _is_bare(target: type) -> bool:

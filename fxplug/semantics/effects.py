@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 
 from fxplug.ir import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, Node, effects, writes
-from fxplug.semantics.constructors import only_holds
+from fxplug.semantics.constructors import object_with, only_holds
 from fxplug.semantics.internals import assert_function
 from fxplug.semantics.libraries import what_does
 from fxplug.semantics.modules import module_rule
@@ -180,7 +180,7 @@ def _is_node(value: Any) -> bool:
 
 def _constructor_rule(node: Node, _: Any) -> Effect | None:
     """Answer for classes that keep what they are given."""
-    return PURE if only_holds(node.target) else None
+    return PURE if only_holds(node.target) or node.target is object_with else None
 
 
 def _positions(node: Node, name: str) -> tuple[int, ...]:
