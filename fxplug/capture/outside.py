@@ -601,7 +601,9 @@ def _write(holder: Any, name: str, value: Any) -> None:
     elif isinstance(holder, type):
         if value is not ABSENT:
             type.__setattr__(holder, name, value)
-        elif name in vars(holder):  # It is put back after each run of a check, too, and a run may not have set it.
+        elif name in vars(
+            holder
+        ):  # It is put back after each run of a check, too, and a run may not have set it.
             type.__delattr__(holder, name)
     elif not isinstance(holder, dict):
         setattr(holder, name, value)
