@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from fxplug.capture.attributes import attribute_of
+from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Argument, Node, iterate_leaves
-from fxplug.semantics.constructors import is_made_of_fields
+from fxplug.semantics.constructors import can_be_made, is_dict_of_fields, is_made_of_fields, stored_attributes
 from fxplug.semantics.internals import HigherOrderOperator, OpOverload
 
 if TYPE_CHECKING:
@@ -160,8 +161,17 @@ def _parts_of(value: Any) -> list[Any] | None:
     if isinstance(value, slice):
         return [value.start, value.stop, value.step]
     if "__dataclass_fields__" in vars(kind) or hasattr(kind, "__dataclass_fields__"):
-        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+        return _parts_of_dataclass(value)
     return None
+
+
+def _parts_of_dataclass(value: Any) -> list[Any]:
+    """Return what is in the fields of an object, and beside them."""
+    names = [field.name for field in dataclasses.fields(value)]
+    held = stored_attributes(value)
+    # What stands for a field that is not in the object may be its default, or code of the class that fails.
+    fields = [held[name] if name in held else attribute_of(value, name) for name in names]
+    return [*fields, *(part for name, part in held.items() if name not in names)]
 
 
 def holds_itself(value: Any) -> bool:
@@ -197,14 +207,40 @@ def is_plain_subclass(value: Any) -> bool:
 
 
 def constructor_arguments(value: Any) -> dict[str, Any] | None:
-    """Return what a dataclass is made of, by the names that its constructor takes; None for anything else."""
+    """Return what a dataclass is made of, by the names that its constructor takes; None for anything else.
+
+    Raises:
+        TraceError: It is a container besides, and a call of its class would not give the same.
+    """
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return None
-    fields = dataclasses.fields(value)
-    made_by_fields = getattr(type(value), "__dataclass_params__").init  # noqa: B009 - no name of its type
-    if not made_by_fields or not all(field.init and hasattr(value, field.name) for field in fields):
-        return None
-    return {field.name: getattr(value, field.name) for field in fields}
+    kind, fields = type(value), dataclasses.fields(value)
+    if not isinstance(value, (tuple, list, dict)):
+        return (
+            {field.name: getattr(value, field.name) for field in fields} if is_made_of_fields(kind) else None
+        )
+    named = {field.name: getattr(value, field.name) for field in fields if hasattr(value, field.name)}
+    if len(named) < len(fields) or not _is_made_again(value, named):
+        raise _unmade(
+            kind, "it is a container with fields, and made anew from its fields, it would not be the same"
+        )
+    return named
+
+
+def _is_made_again(value: Any, named: dict[str, Any]) -> bool:
+    """Return whether calling the class of a container that is a dataclass gives the same one."""
+    if is_dict_of_fields(type(value)):
+        given = {name: part for name, part in named.items() if part is not None}
+        own = attribute_of(value, "__dict__", {})
+        same = own.keys() == named.keys() and list(dict.keys(value)) == list(given)
+        return same and all(
+            one is other for one, other in zip(dict.values(value), given.values(), strict=True)
+        )
+    try:
+        made = type(value)(**named)
+        return _holds_the_same(made, value) and all(getattr(made, name) is named[name] for name in named)
+    except Exception:  # Whatever the class does.
+        return False
 
 
 def attributes_apart(value: Any) -> dict[str, Any] | None:
@@ -212,14 +248,28 @@ def attributes_apart(value: Any) -> dict[str, Any] | None:
 
     The class does more than to keep its fields when it is called, which has been done once, or the object has other
     attributes than these.
+
+    Raises:
+        TraceError: The object holds something besides its attributes, as a number or an exception does.
     """
-    if not dataclasses.is_dataclass(value) or isinstance(
-        value, (type, tuple, list, dict, set, str, bytes, int)
-    ):
+    if not dataclasses.is_dataclass(value) or isinstance(value, (type, tuple, list, dict)):
         return None
-    names = [field.name for field in dataclasses.fields(value)]
-    held: dict[str, Any] = getattr(value, "__dict__", {})
-    # What a class has under the name of a field is its default, unless it has a place for it in its objects.
-    slots = [name for name in names if hasattr(getattr(type(value), name, None), "__set__")]
-    found = {**{name: getattr(value, name) for name in slots if hasattr(value, name)}, **held}
-    return None if is_made_of_fields(type(value)) and found.keys() == set(names) else found
+    kind, found = type(value), stored_attributes(value)
+    if is_made_of_fields(kind) and found.keys() == {field.name for field in dataclasses.fields(value)}:
+        return None
+    if can_be_made(kind):
+        return found
+    # The object itself stands in the graph, as others of the kind do.
+    if is_plain_subclass(value) and all(type(part) in PLAIN_TYPES for part in iterate_parts(found)):
+        return None
+    raise _unmade(kind, "it holds more than its attributes, and its class does something when it is called")
+
+
+def _unmade(kind: type, reason: str) -> TraceError:
+    """Return the error for an object of a dataclass that no call in a graph gives again."""
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return TraceError(
+        f"Cannot record an object of the dataclass {name}{place_in_program()}: {reason}. "
+        "Return or pass its fields, or make the function that makes it a leaf (fxplug.wrap), or its module.",
+        code="FXP-T006",
+    )

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import sys
 from collections import OrderedDict
-from types import FunctionType, MemberDescriptorType
+from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fxplug.ir import Node
@@ -16,18 +16,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ContainerParts",
+    "can_be_made",
     "is_container_call",
+    "is_dict_of_fields",
     "is_made_of_fields",
     "object_with",
     "only_holds",
     "parts_of_call",
     "parts_of_literal",
+    "store_attributes",
+    "stored_attributes",
 ]
 
 _SEQUENCES: tuple[Any, ...] = (tuple, list, set, frozenset)
 _MAPPINGS: tuple[Any, ...] = (dict, OrderedDict)
 _OUTPUT_CLASSES = {"transformers.utils.generic": "ModelOutput", "diffusers.utils.outputs": "BaseOutput"}
 """Module -> class of a dataclass that is a dict of its fields besides, those that are None left out."""
+_METHODS_OF_OUTPUTS = ("__new__", "__post_init__", "__setattr__", "__setitem__", "__getitem__", "to_tuple")
+"""Those by which it is one."""
 _FACTORIES: tuple[Any, ...] = (list, tuple, dict, set)
 _MISSING: Any = dataclasses.MISSING
 
@@ -77,12 +83,64 @@ def is_made_of_fields(kind: Any) -> bool:
     fields = dataclasses.fields(kind)
     names = [field.name for field in fields]
     is_called = type(kind).__call__ is type.__call__ and all(field.init for field in fields)
-    if not is_called or not _is_written(kind.__init__, *_NAMES, *names):
+    if not is_called or not _is_written(kind.__init__, *_NAMES, *names) or not _is_called_with(kind, names):
+        return False
+    # What it would be read by is not what it holds.
+    if isinstance(kind.__getattribute__, FunctionType):
         return False
     found = [inspect.getattr_static(kind, name, None) for name in names]
     if any(hasattr(one, "__set__") and not isinstance(one, MemberDescriptorType) for one in found):
         return False
     return _is_output_class(kind) or _is_bare(kind)
+
+
+def _is_called_with(kind: Any, names: Sequence[str]) -> bool:
+    """Return whether a constructor asks for nothing but the fields; an ``InitVar`` is not kept."""
+    _, *parameters = inspect.signature(kind.__init__).parameters.values()
+    return all(entry.name in names or entry.default is not entry.empty for entry in parameters)
+
+
+def is_dict_of_fields(kind: Any) -> bool:
+    """Return whether a dataclass is made as the results of Transformers are, whatever else its class has been given."""
+    fields = [field.name for field in dataclasses.fields(kind)]
+    is_called = type(kind).__call__ is type.__call__ and _is_written(kind.__init__, *_NAMES, *fields)
+    return is_called and _is_output_class(kind, "__new__", "__post_init__", "__setattr__", "__setitem__")
+
+
+def can_be_made(kind: type) -> bool:
+    """Return whether all that an object of a class holds are attributes and slots, so that one can be made of these.
+
+    Classes that derive from those of Python which hold something else (numbers, texts, containers, exceptions) are
+    made by these.
+    """
+    held = [vars(base) for base in kind.__mro__[:-1]]
+    if any(isinstance(names.get("__new__"), BuiltinFunctionType) for names in held):
+        return False
+    return all(isinstance(names.get("__dict__"), (GetSetDescriptorType, type(None))) for names in held)
+
+
+def stored_attributes(value: Any) -> dict[str, Any]:
+    """Return what is in the slots and the attributes of an object, by name, without what its class does when asked."""
+    missing = object()
+    slots = {name: _in_slot(slot, value, missing) for name, slot in _slots(type(value)).items()}
+    found = {name: part for name, part in slots.items() if part is not missing}
+    try:
+        return {**found, **object.__getattribute__(value, "__dict__")}
+    except AttributeError:  # Its class has slots alone.
+        return found
+
+
+def _slots(kind: type) -> dict[str, Any]:
+    """Return the slots of a class, by name, those that it has from others included."""
+    pairs = [pair for base in reversed(kind.__mro__) for pair in vars(base).items()]
+    return {name: slot for name, slot in pairs if isinstance(slot, MemberDescriptorType)}
+
+
+def _in_slot(slot: Any, value: Any, missing: Any) -> Any:
+    try:
+        return slot.__get__(value)
+    except AttributeError:  # Nothing is in it.
+        return missing
 
 
 def object_with(kind: type, /, **attributes: Any) -> Any:
@@ -94,9 +152,18 @@ def object_with(kind: type, /, **attributes: Any) -> Any:
     if not dataclasses.is_dataclass(kind):
         raise TypeError(f"Cannot make an object of {kind!r}: it is no dataclass.")
     made = object.__new__(kind)
-    for name, value in attributes.items():
-        object.__setattr__(made, name, value)
+    store_attributes(made, attributes)
     return made
+
+
+def store_attributes(made: Any, attributes: Mapping[str, Any]) -> None:
+    """Put what `stored_attributes` finds into an object, without what its class does when it is assigned to."""
+    slots = _slots(type(made))
+    for name, value in attributes.items():
+        if name in slots:
+            slots[name].__set__(made, value)
+        else:
+            object.__getattribute__(made, "__dict__")[name] = value
 
 
 def _is_bare(target: type) -> bool:
@@ -106,21 +173,12 @@ def _is_bare(target: type) -> bool:
     return assigns and target.__new__ is object.__new__ and not hasattr(target, "__post_init__")
 
 
-def _is_output_class(target: type) -> bool:
+def _is_output_class(target: type, *methods: str) -> bool:
+    """Return whether a class is one of results, and has some methods, by default all that matter, from its library."""
     return any(
         (base := getattr(sys.modules.get(module), name, None)) is not None
         and issubclass(target, base)
-        and all(
-            getattr(target, method) is getattr(base, method)
-            for method in (
-                "__new__",
-                "__post_init__",
-                "__setattr__",
-                "__setitem__",
-                "__getitem__",
-                "to_tuple",
-            )
-        )
+        and all(getattr(target, method) is getattr(base, method) for method in methods or _METHODS_OF_OUTPUTS)
         for module, name in _OUTPUT_CLASSES.items()
     )
 

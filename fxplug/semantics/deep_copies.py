@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from fxplug.semantics.constructors import can_be_made, object_with, store_attributes, stored_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,16 +25,22 @@ ValueT = TypeVar("ValueT")
 def deep_copy(value: ValueT, memo: dict[int, Any]) -> ValueT:
     """Return what `copy.deepcopy` does, also where such dicts stand in lists, tuples, dicts and dataclasses.
 
+    Dataclasses whose ``__new__`` wants arguments, with which Python cannot copy them, are copied as well.
+
     Args:
         value: What is copied.
         memo: Id -> copy, of what has one already.
     """
-    found = [part for part in _dicts_in(value) if id(part) not in memo and _takes_names_for_keys(part)]
-    for part in found:
-        memo[id(part)] = _emptied(part)
+    parts = [part for part in _parts_in(value) if id(part) not in memo]
+    found = [part for part in parts if isinstance(part, dict) and _takes_names_for_keys(part)]
+    made = [part for part in parts if not isinstance(part, dict) and _wants_arguments(part)]
+    memo.update({id(part): _emptied(part) for part in found})
+    memo.update({id(part): object_with(type(part)) for part in made})
     for part in found:  # One may hold another, or itself.
         pairs = [(copy.deepcopy(key, memo), copy.deepcopy(held, memo)) for key, held in part.items()]
         _fill(memo[id(part)], pairs, copy.deepcopy(_attributes_of(part), memo))
+    for part in made:
+        store_attributes(memo[id(part)], copy.deepcopy(stored_attributes(part), memo))
     return copy.deepcopy(value, memo)
 
 
@@ -44,8 +53,8 @@ def shallow_copy(value: ValueT) -> ValueT:
     return cast("ValueT", made)
 
 
-def _dicts_in(value: Any) -> Iterator[dict[Any, Any]]:
-    """Yield the dicts of classes of their own in a nested value, each once."""
+def _parts_in(value: Any) -> Iterator[Any]:
+    """Yield the dicts of classes of their own and the dataclasses in a nested value, each once."""
     stack, seen = [value], set[int]()
     while stack:
         part = stack.pop()
@@ -54,11 +63,12 @@ def _dicts_in(value: Any) -> Iterator[dict[Any, Any]]:
         seen.add(id(part))
         if isinstance(part, dict):
             if type(part) is not dict:
-                yield cast("dict[Any, Any]", part)
+                yield part
             stack.extend(dict.values(cast("dict[Any, Any]", part)))
         elif isinstance(part, (list, tuple)):
             stack.extend(cast("Iterable[Any]", part))
         elif dataclasses.is_dataclass(part) and not isinstance(part, type):
+            yield part
             stack.extend(getattr(part, field.name, None) for field in dataclasses.fields(part))
 
 
@@ -72,6 +82,22 @@ def _takes_names_for_keys(value: dict[Any, Any]) -> bool:
     try:
         getattr(value, "__deepcopy__", None)
     except Exception:  # Whatever its class raises.
+        return True
+    return False
+
+
+def _wants_arguments(value: Any) -> bool:
+    """Return whether an object of a dataclass is one that Python cannot copy, as its ``__new__`` wants arguments."""
+    kind: Any = type(value)
+    if kind.__new__ is object.__new__ or not can_be_made(kind) or hasattr(kind, "__deepcopy__"):
+        return False
+    if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__:
+        return False
+    if hasattr(kind, "__getnewargs__") or hasattr(kind, "__getnewargs_ex__") or hasattr(kind, "__setstate__"):
+        return False
+    try:
+        inspect.signature(kind.__new__).bind(kind)
+    except (TypeError, ValueError):  # What it cannot be called with.
         return True
     return False
 
