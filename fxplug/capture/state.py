@@ -196,9 +196,8 @@ class ModuleStates:
 
     def keep_weight_hooks(self) -> None:
         """Hear that the program is about to run code that may put hooks on weights which it has found itself."""
-        if (
-            self._weight_hooks is None and not self._runs_leaves
-        ):  # Else all calls of methods of tensors are heard of.
+        # On examples, calls of methods of all tensors are heard of.
+        if self._weight_hooks is None and not self._runs_leaves:
             modules, paths = self._waiting
             self._weight_hooks = WeightHooks(
                 (f"{paths[id(module)]}.{name}".removeprefix("."), weight)
