@@ -211,6 +211,8 @@ class SavedTensors:
 
     def restore(self) -> None:
         """Make them what they were."""
+        if not self._saved:
+            return
         with torch.no_grad():
             for tensor, alias, value, *_ in self._saved.values():
                 if is_elsewhere(tensor, alias):

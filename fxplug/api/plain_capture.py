@@ -1,20 +1,23 @@
 """Capturing programs that do nothing but call modules and torch: nobody has to listen while they run on examples.
 
 What such a program does is the same for all inputs (see `fxplug.capture.plain_functions`). It is traced as if there
-were no examples, and run on them by itself, for the errors that it may raise.
+were no examples, and what was traced is run on them by itself, for the errors that it may raise.
 """
 
 from __future__ import annotations
 
 import inspect
 import operator
+from contextlib import nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from fxplug.analyze.isolation import SavedTensors
+from fxplug.api.plain_run import run_plainly
 from fxplug.capture import Tracer
 from fxplug.capture.examples.asking import changes_rank
 from fxplug.capture.examples.guarding import guards_of_dimensions
@@ -32,8 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from fxplug.capture import TracePolicy
+    from fxplug.capture.layer_records import LayerCall
 
-__all__ = ["capture_plainly", "runs_through"]
+__all__ = ["capture_plainly"]
 
 _STARS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
@@ -41,7 +45,9 @@ _STARS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 def capture_plainly(
     program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], policy: TracePolicy, name: str
 ) -> GraphModule | None:
-    """Return what is captured of a plain program, None for any other one.
+    """Return what is captured of a plain program, None for any other one and for one that raises an error.
+
+    The inputs and the random state are as before.
 
     Args:
         program: A module or function.
@@ -60,14 +66,18 @@ def capture_plainly(
             if tracer.unknown_layers:
                 learn(tracer.unknown_layers)
                 tracer = _trace(program, policy)
-            return _captured(program, args, tracer, name)
+            nodes = tracer.graph.nodes.listed()
+            captured = _captured(program, args, tracer, nodes, name)
+        if captured is not None:
+            _run(program, nodes, args, tracer.layer_calls or ())
     except Exception:
         return None
+    return captured
 
 
 def _trace(program: nn.Module, policy: TracePolicy) -> Tracer:
     tracer = Tracer(policy=policy)
-    tracer.traces_plain_alone = True
+    tracer.traces_plain_alone, tracer.layer_calls = True, []
     if not (
         any(getattr(policy, question) for question in _OF_VALUES) or are_calls_heard() or is_under_modes()
     ):
@@ -80,10 +90,11 @@ _OF_VALUES = ("create_argument", "leaf_functions", "lift_constant", "mixins_of_k
 """Questions whose answers may say something else of what a layer does that is looked through."""
 
 
-def _captured(program: nn.Module, args: Sequence[Any], tracer: Tracer, name: str) -> GraphModule | None:
+def _captured(
+    program: nn.Module, args: Sequence[Any], tracer: Tracer, nodes: Sequence[Node], name: str
+) -> GraphModule | None:
     """Return the module for what was traced; None where that is not all that there is to say."""
     graph, asked = tracer.graph, tracer.asked_rank
-    nodes = graph.nodes.listed()
     if tracer.unknown_layers or _do_more(nodes, len(tracer.weight_nodes), asks=asked is not None):
         return None
     if tracer.asked_flags:
@@ -141,28 +152,36 @@ def _is_alone(value: Any) -> bool:
     return type(value) is torch.Tensor and value.grad_fn is None
 
 
-def runs_through(program: nn.Module, captured: GraphModule, args: Sequence[torch.Tensor]) -> bool:
-    """Run a program that was captured by `capture_plainly`; return whether it ends without an error.
-
-    The inputs and the random state are as before.
-    """
-    saved = SavedTensors(args if _may_write_to_inputs(captured) else ())
-    with kept_random_state():
+def _run(
+    program: nn.Module, nodes: Sequence[Node], args: Sequence[torch.Tensor], calls: Sequence[LayerCall]
+) -> None:
+    """Run a program on its examples, for the errors that it may raise; these and the random state are as before."""
+    saved = SavedTensors(args if _may_write_to_inputs(nodes[: len(args)], calls) else ())
+    with kept_random_state() if any(map(_may_draw, nodes)) else nullcontext():
         try:
-            program(*args)
-        except Exception:
-            return False
+            run_plainly(program, nodes, args, calls)
         finally:
             saved.restore()
-    return True
 
 
-def _may_write_to_inputs(captured: GraphModule) -> bool:
-    for node in captured.graph.nodes:
-        if node.op != "placeholder":
-            return False
+def _may_write_to_inputs(inputs: Iterable[Node], calls: Iterable[LayerCall]) -> bool:
+    """Return whether anything may write to an input: all but layers that are known to leave it as it is."""
+    for node in inputs:
         for user in node.users:
-            is_layer = user.op == "call_module"
-            if not (is_layer and returns_new_tensor(captured.get_submodule(str(user.target)))):
+            layer = next((layer for layer, *_, result in calls if result is user), None)
+            if layer is None or not returns_new_tensor(layer):
                 return True
     return False
+
+
+def _may_draw(node: Node) -> bool:
+    """Return whether a node may draw random numbers; layers that do were refused before."""
+    return node._op == "call_function" and node._target not in _DRAWING_NOTHING  # pyright: ignore[reportPrivateUsage]
+
+
+_DRAWING_NOTHING = _OPERATORS | {
+    *(torch.add, torch.cat, torch.conv1d, torch.conv2d, torch.conv3d, torch.flatten, torch.relu),
+    *(functional.adaptive_avg_pool2d, functional.avg_pool2d, functional.max_pool2d),
+    *(functional.batch_norm, functional.group_norm, functional.layer_norm),
+    *(functional.gelu, functional.linear, functional.relu, functional.silu),
+}

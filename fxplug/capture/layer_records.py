@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fxplug.ir import Graph, StoredOrigin
     from fxplug.ir.guards import Guard
 
-__all__ = ["LayerRecord", "LayerRecords", "Part", "Replayer", "Step", "record_of_graph"]
+__all__ = ["LayerCall", "LayerRecord", "LayerRecords", "Part", "Replayer", "Step", "record_of_graph"]
 
 
 class Part(NamedTuple):
@@ -43,6 +43,9 @@ class Part(NamedTuple):
 
 
 _Frames: TypeAlias = "tuple[tuple[CodeType, int], ...]"
+LayerCall: TypeAlias = "tuple[nn.Module, Node, Node, Node, Node]"
+"""A layer that was called with one value: it, the node of the value, the first and the last of the nodes that
+say what it does, and the one of them that gives what it returns. A tuple without names: a network calls hundreds."""
 
 
 class Step(NamedTuple):
@@ -321,6 +324,8 @@ class Replayer:
     graph: Graph
     layer_records: LayerRecords | None = None
     """What is known of layers, None where they are to be run."""
+    layer_calls: list[LayerCall] | None = None
+    """Calls of layers with one value, in order; None where nobody asks."""
     unknown_layers: list[nn.Module]
     """Layers of which it is not known what they record."""
     weight_nodes: dict[int, Node]
@@ -364,6 +369,8 @@ class Replayer:
             self.asked_rank = record.asked
         places = self._place.origins_inside(path, kind, record.places, depth + 1)
         graph, values = self.graph, [value]
+        end = graph._sentinel  # pyright: ignore[reportPrivateUsage]
+        before = end._prev  # pyright: ignore[reportPrivateUsage]
         for op, name, args, kwargs, inputs, has_named_parts, place in record.steps:
             if op == "get_attr":
                 values.append(self._weight_node(layer.__dict__, path, name, places[place]))
@@ -372,7 +379,10 @@ class Replayer:
             named = _filled(kwargs, values) if has_named_parts else kwargs
             used = [values[number] for number in inputs]
             values.append(graph._create_alike((op, name), given, named, used, places[place]))  # pyright: ignore[reportPrivateUsage]
-        return values[record.result]
+        result = values[record.result]
+        if self.layer_calls is not None and result is not value:
+            self.layer_calls.append((layer, value, before._next, end._prev, result))  # pyright: ignore[reportPrivateUsage]
+        return result
 
     def _weight_node(self, held: dict[str, Any], path: str, name: str, origin: StoredOrigin) -> Node:
         """Return the node that reads a weight of a layer: one for each weight.

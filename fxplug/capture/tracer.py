@@ -1084,7 +1084,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         if treated == "layer" and (path := self._paths.get(id(module))) is not None:
             if not self._is_plain:  # Else nothing can have changed it.
                 self._states.check_call(module, path)
-            return self._record_leaf(path, kind, args, kwargs)
+            return self._record_leaf(path, module, args, kwargs)
         if not self._calls_plainly:
             return self._call_as_replaced(module, args, kwargs)
         if treated is None:
@@ -1100,7 +1100,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             is_leaf = treated in _LEAVES if answer is None else answer
             if is_leaf and not self._entered.enters(module):
                 self._states.check_call(module, path)
-                proxy = self._record_leaf(path, kind, args, kwargs)
+                proxy = self._record_leaf(path, module, args, kwargs)
                 if treated not in _LAYERS:
                     check_result(self, proxy)
                     self._whole[path] = module
@@ -1129,7 +1129,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             raise MissedProgramError
         node = self._record_inside(path, layer, args[0].node, _FRAMES_OF_A_LEAF)
         if node is None:  # What there is to learn is found in one trace.
-            return self._record_leaf(path, type(layer), args, kwargs)
+            return self._record_leaf(path, layer, args, kwargs)
         return args[0] if node is args[0].node else Proxy(node, self)
 
     def _treatment(self, module: nn.Module, kind: type) -> str:
@@ -1156,13 +1156,18 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
         return self.call_module(module, forward, args, kwargs)
 
-    def _record_leaf(self, path: str, kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy:
+    def _record_leaf(
+        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Proxy:
         """Record a call of a leaf as `call_module` does, for a tracer that customises nothing about it."""
         if self._ended:
             raise _trace_is_over("call_module", path)
-        origin = self._place.origin_of_call(path, kind, _FRAMES_OF_A_LEAF)
+        origin = self._place.origin_of_call(path, type(module), _FRAMES_OF_A_LEAF)
         if not kwargs and len(args) == 1 and (type(args[0]) is Proxy or type(args[0]) in _MIXED_PROXIES):
-            node = self.graph._create_at("call_module", path, args[0].node, origin)  # pyright: ignore[reportPrivateUsage]
+            given = args[0].node
+            node = self.graph._create_at("call_module", path, given, origin)  # pyright: ignore[reportPrivateUsage]
+            if self.layer_calls is not None:
+                self.layer_calls.append((module, given, node, node, node))
         else:
             node_args = self._checked_arguments(args)
             node_kwargs: dict[str, Argument] | None = None

@@ -230,7 +230,7 @@ class Holders:
             if theirs is _MISSING:
                 return None
         existing = theirs if ours is around else our_modules.get(name)
-        if existing is None and not (ours.__class__ is nn.Module and _has_nothing(ours, name)):
+        if existing is None and ours.__class__ is not nn.Module:  # Whose class has no modules.
             existing = getattr(ours, name, None)
         if existing is not theirs and not isinstance(existing, nn.Module):
             existing = empty_module()
