@@ -25,7 +25,7 @@ _PROMISED = 15.0
 """Microseconds for each node."""
 
 
-def costs_table(rounds: int = 11) -> str:
+def costs_table(rounds: int = 101) -> str:
     """Return a table of captures in value mode without a check, next to runs of the same programs.
 
     One thread runs, and what is counted is the time that it had the processor.
@@ -64,7 +64,7 @@ def _cost_of_hearing(
 ) -> str:
     """Measure what remains if everything is left out but to hear of the calls of modules and of torch.
 
-    Captures cannot cost less, whatever they do: it is the least that Python can do about a call.
+    It is the least that Python can do about a call. A capture that listens while the program runs cannot cost less.
     """
     heard: list[Any] = []
     called = nn.Module.__call__

@@ -58,7 +58,7 @@ def capture_plainly(
     """
     if not isinstance(program, nn.Module) or kwargs or not _takes_tensors(program, args):
         return None
-    if any((policy.trace_started, policy.trace_finished, policy.node_created)):
+    if policy.trace_started or policy.trace_finished or policy.node_created:
         return None
     try:
         with paused_collection():
@@ -78,16 +78,21 @@ def capture_plainly(
 def _trace(program: nn.Module, policy: TracePolicy) -> Tracer:
     tracer = Tracer(policy=policy)
     tracer.traces_plain_alone, tracer.layer_calls = True, []
-    if not (
-        any(getattr(policy, question) for question in _OF_VALUES) or are_calls_heard() or is_under_modes()
-    ):
+    if not (_says_of_values(policy) or are_calls_heard() or is_under_modes()):
         tracer.layer_records = LAYERS
     tracer.trace(program)
     return tracer
 
 
-_OF_VALUES = ("create_argument", "leaf_functions", "lift_constant", "mixins_of_kind", "proxy_mixins")
-"""Questions whose answers may say something else of what a layer does that is looked through."""
+def _says_of_values(policy: TracePolicy) -> bool:
+    """Return whether answers may say something else of what a layer does that is looked through."""
+    return bool(
+        policy.create_argument
+        or policy.leaf_functions
+        or policy.lift_constant
+        or policy.mixins_of_kind
+        or policy.proxy_mixins
+    )
 
 
 def _captured(

@@ -134,6 +134,7 @@ class StateSettler(StateKeeper):
     _is_repeated: bool
     _arrays: list[Any]
     """The arrays of NumPy that the program holds, once it has run."""
+    _is_plain: bool
     _results_kept: list[tuple[Any, list[Any]]]
     """Functions that have kept results while the program ran (`functools.lru_cache`), with these."""
     _results_returned: list[Result]
@@ -186,6 +187,8 @@ class StateSettler(StateKeeper):
 
     def _note_results_kept(self) -> None:
         """Take note, while the trace still runs, of what functions have kept (`functools.lru_cache`)."""
+        if self._is_plain:  # It calls none.
+            return
         session = active.get()
         self._results_kept = [] if session is None else session.caches.filled()
         self._results_returned = [] if session is None else session.caches.returned()

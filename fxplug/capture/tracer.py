@@ -754,13 +754,13 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def _create_input(self, entry: Input) -> Proxy:
         default: tuple[Any, ...] = ()
-        if any(isinstance(part, torch.Tensor) for part in iterate_parts(entry.default)):
-            raise TraceError(
-                f"Cannot trace a function whose parameter {entry.name!r} has a tensor in its default: a default is "
-                "shared by all calls. Use None, and make the tensor in the function, or make it a buffer.",
-                code="FXP-T012",
-            )
         if entry.default is not inspect.Parameter.empty:
+            if any(isinstance(part, torch.Tensor) for part in iterate_parts(entry.default)):
+                raise TraceError(
+                    f"Cannot trace a function whose parameter {entry.name!r} has a tensor in its default: a default "
+                    "is shared by all calls. Use None, and make the tensor in the function, or make it a buffer.",
+                    code="FXP-T012",
+                )
             default = (self.create_arg(entry.default),)
         proxy = self.create_proxy("placeholder", entry.target, default, {}, type_expr=entry.annotation)
         if entry.declared is not None:
