@@ -11,6 +11,7 @@ from torch import nn
 
 from fxplug.errors import TraceError
 from fxplug.execute.fused import FusedLayer
+from fxplug.semantics.internals import has_own_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -76,11 +77,15 @@ class TracePolicy:
 def is_leaf_by_class(module: nn.Module) -> bool:
     """Return fxplug's own rule for leaves: the classes that torch.nn ships, except containers, and fused layers.
 
-    Modules that TorchScript has compiled run no Python that could be recorded: they are leaves, too.
+    Modules that TorchScript has compiled run no Python that could be recorded: they are leaves, too. A class of torch
+    to which somebody has given another ``__call__`` is none: what that does besides is recorded, and would be done
+    twice.
     """
-    name = str(type(module).__module__)
-    is_torchs = name.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(module, nn.Sequential)
-    return is_torchs or isinstance(module, (FusedLayer, _ScriptModule))
+    kind = type(module)
+    is_torchs = str(kind.__module__).startswith(("torch.nn", "torch.ao.nn"))
+    if is_torchs and not isinstance(module, nn.Sequential) and not has_own_call(kind):
+        return True
+    return isinstance(module, (FusedLayer, _ScriptModule))
 
 
 _ScriptModule: type = torch.jit.ScriptModule

@@ -14,12 +14,12 @@ from fxplug.capture.interception import entering, original_call
 from fxplug.capture.wrappers import inner_module
 from fxplug.capture.wrapping import check_inputs
 from fxplug.errors import TraceError
-from fxplug.semantics.internals import has_backward_hooks, has_forward_hooks
+from fxplug.semantics.internals import has_backward_hooks, has_forward_hooks, has_own_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["RootCall", "Unbound", "function_of", "has_own_call", "refuse_backward_hooks", "signature_source"]
+__all__ = ["RootCall", "Unbound", "function_of", "refuse_backward_hooks", "signature_source"]
 
 
 class Unbound:
@@ -136,16 +136,6 @@ class RootCall:
         by_name = {entry.name: value for entry, value in zip(self.inputs, values, strict=True)}
         check_inputs(body, (body.__self__,) if isinstance(body, MethodType) else (), by_name)
         return call_with(self._with_hooks or body, self.inputs, values, self._given)
-
-
-def has_own_call(kind: type) -> bool:
-    """Return whether a class of modules has a ``__call__`` of its own around its forward."""
-    if kind.__call__ is nn.Module.__call__:
-        return False
-    bases = kind.__mro__[: kind.__mro__.index(nn.Module)]
-    # Graph modules, torch's and ours, only wrap errors.
-    wrapping = ("torch.", "fxplug.")
-    return any("__call__" in vars(base) and not str(base.__module__).startswith(wrapping) for base in bases)
 
 
 def refuse_backward_hooks(module: nn.Module, what: str) -> None:

@@ -176,7 +176,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     """Whether the graph checks how many parts a value has."""
     traces_plain_alone = False
     """Whether programs are refused that do more than to call modules and torch (see `plain_functions`), or that have
-    layers which do more than to compute (see `fxplug.semantics.modules.compute_alone`)."""
+    layers which do more than to compute (see `fxplug.semantics.modules.compute_alone`) or are none of torch."""
     hears_functions = False
     """Whether calls of functions are heard of that no name in the program leads to."""
     _names_inputs_by_path = False
@@ -1102,12 +1102,22 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 self._states.check_call(module, path)
                 proxy = self._record_leaf(path, module, args, kwargs)
                 if treated not in _LAYERS:
-                    check_result(self, proxy)
-                    self._whole[path] = module
+                    self._note_other_leaf(path, module, proxy)
                 return proxy
             if self.layer_records is not None and treated in _LAYERS:
                 return self._look_through(path, module, args, kwargs)
         return self.enter_module(path, module, partial(original_call, module), args, kwargs)
+
+    def _note_other_leaf(self, path: str, module: nn.Module, result: Proxy) -> None:
+        """Take note of the call of a module that stays whole and may do more than a layer.
+
+        Raises:
+            TraceError: It is none of torch, and may change what is not heard of, where plain programs alone are traced.
+        """
+        if self.traces_plain_alone and not is_layer_of_torch(type(module)):
+            raise TraceError(f"Cannot trace: {path!r} may do more than to compute.")
+        check_result(self, result)
+        self._whole[path] = module
 
     def _inside(self, module: nn.Module, treated: str) -> nn.Module:
         """Return what is inside of a wrapper, any other module itself."""

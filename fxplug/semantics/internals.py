@@ -120,6 +120,7 @@ __all__ = [
     "has_gradient_hooks",
     "has_hooks",
     "has_only_weight_hooks",
+    "has_own_call",
     "has_pure_weights",
     "hook_tables",
     "hook_tables_in",
@@ -433,6 +434,18 @@ hook_tables_in: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(
 def is_called_as_modules_are(kind: type[nn.Module]) -> bool:
     """Return whether a class leaves to its base what it means to call a module."""
     return kind.__call__ is nn.Module.__call__ and kind._call_impl is nn.Module._call_impl
+
+
+def has_own_call(kind: type[nn.Module]) -> bool:
+    """Return whether a class of modules has a ``__call__`` around its forward that is none of torch or of fxplug.
+
+    Theirs only wrap errors, as those of graph modules do.
+    """
+    if kind.__call__ is nn.Module.__call__:
+        return False
+    bases = kind.__mro__[: kind.__mro__.index(nn.Module)]
+    calls = [vars(base)["__call__"] for base in bases if "__call__" in vars(base)]
+    return not all(str(getattr(call, "__module__", "")).startswith(("torch.", "fxplug.")) for call in calls)
 
 
 MODULES_OF_OPERATORS = frozenset({"torch._C._fft", "torch._C._linalg", "torch._C._nn", "torch._C._special"})

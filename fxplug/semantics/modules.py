@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from torch import nn
 
 from fxplug.ir import PURE, RANDOM, UNKNOWN, Effect, effects, writes
-from fxplug.semantics.internals import ConvBase, DropoutBase, NormBase, has_hooks, modules_of
+from fxplug.semantics.internals import ConvBase, DropoutBase, NormBase, has_hooks, has_own_call, modules_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -85,7 +85,7 @@ def effects_of_layers(layers: Iterable[nn.Module]) -> list[tuple[nn.Module, Effe
         layers: Modules without hooks and without a forward of their own.
     """
     found: list[tuple[nn.Module, Effect]] = []
-    for layer, known in _with_traits(layers, lambda layer: _traits_of_calls(type(layer))):
+    for layer, known in _with_traits(layers, _traits_of_usual_calls):
         own = layer.__dict__
         if known is None or own["_modules"] or _depends_on_mode(own, known):
             continue
@@ -154,6 +154,11 @@ def returns_new_tensor(module: nn.Module) -> bool:
 
 
 _WITH_OWN_MEMORY = (ConvBase, NormBase, nn.GroupNorm, nn.LayerNorm, nn.Linear)
+
+
+def _traits_of_usual_calls(layer: nn.Module) -> _Traits | None:
+    """Return what `_traits_of_calls` says of the class of a layer; None also where something is around its calls."""
+    return None if has_own_call(type(layer)) else _traits_of_calls(type(layer))
 
 
 def _traits_of_calls(kind: type[nn.Module]) -> _Traits | None:

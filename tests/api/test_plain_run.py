@@ -91,8 +91,22 @@ class UsedByAnOperatorLast(Four):
         return self.d(self.c(kept) + kept)
 
 
+class ChangedLast(Four):
+    def forward(self, x):
+        kept = self.a(x)
+        self.b(kept)
+        y = self.c(kept)
+        kept += 1  # What this gives is the same tensor, and nobody reads it.
+        return self.d(y)
+
+
 @pytest.mark.parametrize(
-    ("make", "alive"), [(UsedByALayerLast, [0, 1, 2, 0]), (UsedByAnOperatorLast, [0, 1, 1, 0])]
+    ("make", "alive"),
+    [
+        (UsedByALayerLast, [0, 1, 2, 0]),
+        (UsedByAnOperatorLast, [0, 1, 1, 0]),
+        (ChangedLast, [0, 1, 1, 1]),
+    ],
 )
 def test_a_value_that_is_used_again_lasts_until_then(noted, make, alive):
     run_noted(make())
@@ -225,3 +239,64 @@ def test_errors_of_functions_come_through(manager):
     with pytest.raises(IndexError, match="Dimension out of range") as caught:
         fxplug.trace(net, (torch.randn(2, 4),), check=False, manager=manager)
     assert any("torch.flatten(self.linear(x), 3)" in note for note in caught.value.__notes__)
+
+
+class DropsIn(nn.Module):
+    def forward(self, x):
+        return functional.dropout(x)
+
+
+class DropsOfTwo(nn.Module):
+    def forward(self, x, y):
+        return torch.bernoulli(torch.sigmoid(x + y))
+
+
+class Rectifies(nn.Linear):
+    def forward(self, x):
+        return functional.relu(x, inplace=True)
+
+
+class Updates(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("var", torch.ones(4))
+
+    def forward(self, x):
+        return functional.batch_norm(x, self.mean, self.var, training=True)
+
+
+class AroundOne(nn.Module):
+    def __init__(self, leaf) -> None:
+        super().__init__()
+        self.leaf, self.linear = leaf, nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.linear(self.leaf(x))
+
+
+class AroundTwo(AroundOne):
+    def forward(self, x):
+        return self.linear(self.leaf(x, x))
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: AroundOne(DropsIn()), id="draws"),
+        pytest.param(lambda: AroundTwo(DropsOfTwo()), id="draws for two"),
+        pytest.param(lambda: AroundOne(Rectifies(4, 4)), id="writes"),
+        pytest.param(lambda: AroundOne(Updates()), id="updates"),
+    ],
+)
+def test_modules_that_stay_calls_by_configuration_are_listened_to(plainly, make, check):
+    manager = PluginManager(config=Config(trace=TraceConfig(leaf_modules=("leaf",))), candidates=())
+    net, x, state = make(), torch.randn(3, 4), torch.get_rng_state()
+    before = [x.clone(), *(tensor.detach().clone() for tensor in (*net.parameters(), *net.buffers()))]
+    captured = fxplug.trace(net, (x,), check=check, manager=manager)
+    assert "leaf" in [node.target for node in captured.graph.nodes]
+    assert plainly == [None]
+    assert torch.equal(torch.get_rng_state(), state)
+    for former, now in zip(before, (x, *net.parameters(), *net.buffers()), strict=True):
+        assert torch.equal(now, former)

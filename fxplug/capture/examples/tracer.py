@@ -25,7 +25,6 @@ from fxplug.capture.examples.threads import watched
 from fxplug.capture.examples.values import node_behind
 from fxplug.capture.lazies import lazies_among
 from fxplug.capture.repeated import checked_by_both, with_all_before
-from fxplug.capture.roots import has_own_call
 from fxplug.capture.sessions import active
 from fxplug.capture.state import speak_of, training_error
 from fxplug.errors import TraceError
@@ -34,6 +33,7 @@ from fxplug.semantics.checks import check_like
 from fxplug.semantics.internals import (
     LightDispatchMode,
     buffers_of,
+    has_own_call,
     is_compiler_loaded,
     paths_and_modules_below,
     remove_mode,
