@@ -29,7 +29,6 @@ from fxplug.capture.unseen import MissedFunctionError
 from fxplug.codegen import PyTreeCodeGen
 from fxplug.errors import FxplugError, GuardError, TraceError, did_you_mean, shown
 from fxplug.execute import POLICIES, GraphModule, GuardSet
-from fxplug.execute.guards import relies_on_state
 from fxplug.ir import Graph
 from fxplug.ir.collector import paused_collection
 from fxplug.semantics.internals import (
@@ -634,11 +633,8 @@ def install_policy(captured: GraphModule, root: Any, options: CaptureOptions, on
     if on_guard_failure in {"eager", "recapture"}:
         _guard_structure(captured)
     own = captured.guard_set
-    if own is None:
-        # Checks among the nodes raise errors by themselves; to look for them takes time.
-        is_done = on_guard_failure == "error" and not relies_on_state(captured.graph)
-        if is_done or not captured.guards:
-            return
+    if own is None and not captured.guards:
+        return
     guards = GuardSet(None, ()) if own is None else own
     guards.on_failure = on_guard_failure
     if on_guard_failure == "eager":
