@@ -68,15 +68,24 @@ def kind_of_node(node: Node, root: nn.Module | None, known: _Known | None = None
     waiting = [node]
     while waiting:
         current = waiting[-1]
-        missing = [entry for entry in current.all_input_nodes if entry not in known]
         if current in known:
             waiting.pop()
-        elif missing:
+        elif missing := [entry for entry in _asked(current, root) if entry not in known]:
             waiting.extend(missing)
         else:
             known[current] = _FOREIGN if _is_of_numpy(current, known) else _kind(current, root, known)
     found = known[node]
     return None if found is _FOREIGN else found
+
+
+def _asked(node: Node, root: nn.Module | None) -> Sequence[Node]:
+    """Return the nodes on whose kinds that of another one hangs: layers return the same kind for all that they get."""
+    op, inputs = node.op, node.all_input_nodes
+    if op == "call_function":
+        return inputs
+    if op == "call_module" and type(module_at(root, str(node.target))) is not nn.Identity:
+        return ()
+    return inputs[:1]
 
 
 _FOREIGN = Kind(object)
