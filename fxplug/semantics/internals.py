@@ -444,8 +444,13 @@ def has_own_call(kind: type[nn.Module]) -> bool:
     if kind.__call__ is nn.Module.__call__:
         return False
     bases = kind.__mro__[: kind.__mro__.index(nn.Module)]
-    calls = [vars(base)["__call__"] for base in bases if "__call__" in vars(base)]
-    return not all(str(getattr(call, "__module__", "")).startswith(("torch.", "fxplug.")) for call in calls)
+    return not all(_wraps_errors(base) for base in bases if "__call__" in vars(base))
+
+
+def _wraps_errors(kind: type) -> bool:
+    # Not by the name that functions give of their module: functools.wraps copies it.
+    home = str(getattr(vars(kind)["__call__"], "__globals__", {}).get("__name__", ""))
+    return all(name.startswith(("torch.", "fxplug.")) for name in (str(kind.__module__), home))
 
 
 MODULES_OF_OPERATORS = frozenset({"torch._C._fft", "torch._C._linalg", "torch._C._nn", "torch._C._special"})

@@ -128,9 +128,8 @@ def compute_alone(modules: Iterable[nn.Module]) -> bool:
         own = module.__dict__
         if known is None or (own["training"] and _depends_on_mode(own, known)):
             return False
-        if not _WEIGHTS.issuperset(
-            map(type, own["_parameters"].values())
-        ):  # A class may say what functions do.
+        # The class of a weight may say what functions do.
+        if not _WEIGHTS.issuperset(map(type, own["_parameters"].values())):
             return False
     return True
 

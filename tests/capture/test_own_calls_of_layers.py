@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import wraps
+
 import pytest
 import torch
 from torch import nn
@@ -20,14 +22,21 @@ class Net(nn.Module):
         return self.second(torch.relu(self.first(x)))
 
 
-@pytest.fixture
-def doubled(monkeypatch):
-    usual = nn.Module.__call__
+usual = nn.Module.__call__
 
-    def doubling(self, *args):
-        return usual(self, *args) * 2
 
-    monkeypatch.setattr(nn.Linear, "__call__", doubling, raising=False)
+def doubling(self, *args):
+    return usual(self, *args) * 2
+
+
+@wraps(usual)
+def doubling_in_disguise(self, *args):
+    return usual(self, *args) * 2
+
+
+@pytest.fixture(params=[doubling, doubling_in_disguise])
+def doubled(request, monkeypatch):
+    monkeypatch.setattr(nn.Linear, "__call__", request.param, raising=False)
 
 
 @pytest.mark.usefixtures("doubled")
@@ -49,6 +58,19 @@ def test_a_layer_that_is_traced_itself(capture_unchecked, request):
         assert caught.value.code == "FXP-T010"
     else:
         torch.testing.assert_close(capture_unchecked(layer)(X), layer(X))
+
+
+class Disguised(Net):
+    __call__ = doubling_in_disguise
+
+
+def test_a_root_whose_own_call_bears_the_name_of_torchs(capture_unchecked, request):
+    net = Disguised()
+    if "symbolic" in request.node.name:
+        with pytest.raises(TraceError, match="has a __call__ of its own"):
+            capture_unchecked(net)
+    else:
+        torch.testing.assert_close(capture_unchecked(net)(X), net(X))
 
 
 def test_others_stay_whole(capture_as):
