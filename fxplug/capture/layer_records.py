@@ -378,7 +378,7 @@ class Replayer:
             given = tuple([values[part.number] if type(part) is Part else part for part in args])
             named = _filled(kwargs, values) if has_named_parts else kwargs
             used = [values[number] for number in inputs]
-            values.append(graph._create_alike((op, name), given, named, used, places[place]))  # pyright: ignore[reportPrivateUsage]
+            values.append(graph._create_alike(op, name, given, named, used, places[place]))  # pyright: ignore[reportPrivateUsage]
         result = values[record.result]
         if self.layer_calls is not None and result is not value:
             self.layer_calls.append((layer, value, before._next, end._prev, result))  # pyright: ignore[reportPrivateUsage]

@@ -74,7 +74,8 @@ from fxplug.capture.unseen import MissedFunctionError
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError, shown
-from fxplug.ir import Argument, Graph, ModuleScope, Node
+from fxplug.ir import Argument, Graph, ModuleScope, Node, immutable_dict
+from fxplug.ir.arguments import EMPTY_DICT
 from fxplug.ir.collector import paused_collection
 from fxplug.semantics.internals import (
     OpOverload,
@@ -212,7 +213,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._regions = RegionStack()
         self._surroundings, self._settings = Surroundings(self._regions), Settings()
         self._readers, self._names_forward = [], False
-        self._compares = self._finds_weights = self._is_plain = self._is_watched = False
+        self._compares = self._finds_weights = self._is_plain = self._is_watched = self._is_lean = False
         self._is_repeated = self._ended = self.has_unpacked = False
         self._plain_codes: set[int] | None = None
         self._forget_layers()
@@ -377,6 +378,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             raise TraceError(
                 f"Cannot trace {shown(root)}: pass a module or a function, not a {type(root).__name__}."
             )
+        notes = self.policy.node_created, self.policy.proxy_mixins
+        self._is_lean = self._converts_plainly and self._records_plainly and notes == (None, None)
         plain = self._plain_program(root) if is_module and concrete_args is None else None
         self._is_plain, self._plain_codes = plain is not None, plain
         if self.traces_plain_alone and not (self._is_plain and compute_alone(self._below)):
@@ -426,7 +429,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self.drop_unread_draws()
             return
         if self.has_unpacked:
-            note_writes(self.graph, self.root)
+            note_writes(self.graph, self.root, *self._states.below)
         self.drop_unread_draws()
         self.refuse_hooks_on_constants()
         missed = self._missed_change()
@@ -828,6 +831,29 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """
         if self._ended:
             raise _trace_is_over(kind, target)
+        is_lean = self._is_lean and name is None and type_expr is None
+        node = self._create_plainly(kind, target, args, kwargs) if is_lean else None
+        if node is None:
+            node = self._create_converted(kind, target, args, kwargs, name, type_expr)
+        if proxy_factory_fn is not None:
+            return proxy_factory_fn(node)
+        if not self._records_plainly:
+            return self.proxy(node)
+        proxy = self._proxy_class(node, self) if self.policy.proxy_mixins is None else self.proxy(node)
+        if self._compares:
+            self._look_at_result(proxy)
+        return proxy
+
+    def _create_converted(
+        self,
+        kind: str,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None,
+        type_expr: Any,
+    ) -> Node:
+        """Record one node from arguments of all kinds; arguments and results are those of `create_proxy`."""
         former = None
         # Written out as far as it decides about most calls.
         if (
@@ -851,18 +877,40 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             if former is not None:
                 self.keeps_sizes = former
         if not self._records_plainly:
-            node = self.create_node(kind, target, node_args, node_kwargs, name, type_expr)
-            return proxy_factory_fn(node) if proxy_factory_fn is not None else self.proxy(node)
-        origin = None if kind == "placeholder" else self._place.origin(2)
+            return self.create_node(kind, target, node_args, node_kwargs, name, type_expr)
+        origin = None if kind == "placeholder" else self._place.origin(3)
         node = self.graph.create_node(kind, target, node_args, node_kwargs, name, type_expr, origin)
         if self.policy.node_created is not None:
             self._note(node)
-        if proxy_factory_fn is not None:
-            return proxy_factory_fn(node)
-        proxy = self._proxy_class(node, self) if self.policy.proxy_mixins is None else self.proxy(node)
-        if self._compares:
-            self._look_at_result(proxy)
-        return proxy
+        return node
+
+    def _create_plainly(
+        self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Node | None:
+        """Record what `create_proxy` records, for arguments that are traced values and plain ones: most are.
+
+        Returns:
+            The node; None for other arguments, of which nothing is recorded.
+        """
+        if kind != "call_method" if target.__class__ is str else kind != "call_function":
+            return None
+        taken: list[Any] = []
+        inputs: list[Node] = []
+        for value in args:
+            own = type(value)
+            if own is Proxy or own in _MIXED_PROXIES:
+                value = value.node  # noqa: PLW2901 - what the graph gets in its place
+                inputs.append(value)
+            elif own not in _DIRECT:
+                return None
+            taken.append(value)
+        named = EMPTY_DICT
+        if kwargs:
+            if not (_DIRECT.issuperset(map(type, kwargs.values())) and _TEXT.issuperset(map(type, kwargs))):
+                return None
+            named = immutable_dict(kwargs)
+        origin = self._place.origin(3)
+        return self.graph._create_alike(kind, target, tuple(taken), named, inputs, origin)  # pyright: ignore[reportPrivateUsage]
 
     def _look_at_result(self, proxy: Proxy) -> None:
         """Look at what a call returns in a program that compares values by identity."""
@@ -1304,6 +1352,7 @@ def is_tracing() -> bool:
 
 _HOLDING_NOTHING = (type, nn.Module, OpOverload, ClosureCall)
 """What can be called, and holds nothing of the program, or nothing that the graph does not follow."""
+_TEXT = frozenset((str,))
 _WITHOUT_LINE = frozenset(("placeholder", "output"))
 _LAYERS = frozenset(("layer", "layer in question"))
 _LEAVES = _LAYERS | {"leaf"}

@@ -13,12 +13,15 @@ from torch import nn
 
 from fxplug.capture.kinds import kind_of_node, module_at
 from fxplug.capture.sources import place_in_program
-from fxplug.ir import Graph, Node, effects
+from fxplug.ir import PURE, Graph, Node, effects
 from fxplug.semantics.checks import CHECKS, check_length
-from fxplug.semantics.internals import assert_function
+from fxplug.semantics.internals import assert_function, has_hooks
 from fxplug.semantics.kinds import count_of_results
+from fxplug.semantics.modules import effects_of_layers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from torch.nn import Module
 
 __all__ = ["check_count", "note_writes"]
@@ -45,20 +48,28 @@ def check_count(tracer: Any, value: Any, count: int) -> None:
     tracer.has_unpacked = True
 
 
-def note_writes(graph: Graph, root: Module | None) -> None:
+def note_writes(
+    graph: Graph, root: Module | None, modules: Iterable[Module], paths: Mapping[int, str]
+) -> None:
     """Let the checks of numbers of parts know, when all is recorded, whether something is written before them.
 
     Args:
         graph: Of the whole program; a program that has been written to cannot be run instead of it.
         root: What its paths refer to.
+        modules: Those below the root, with the root.
+        paths: Id of each of them -> its path.
     """
+    plain = [module for module in modules if not (has_hooks(module) or "forward" in vars(module))]
+    pure = {paths[id(layer)] for layer, effect in effects_of_layers(plain) if effect is PURE}
     written = False
     for node in graph.nodes:
-        if node.target is check_length:
+        target = node.target
+        if target is check_length:
             if written and len(node.args) == _WITHOUT_WRITES:
                 node.args = (*node.args, False)
-        elif not (written or node.target in CHECKS or node.target is assert_function):
-            written = not effects.effect_of(node, root).is_pure
+        elif not written and not (node.op == "call_module" and target in pure):
+            effect = effects.effect_of(node, root)
+            written = not (effect is PURE or effect.is_pure or target in CHECKS or target is assert_function)
 
 
 _WITHOUT_WRITES = 3
@@ -73,11 +84,14 @@ def _most_parts(node: Node, root: Module | None) -> int | None:
     if target is operator.getitem and isinstance(whole := node.args[0], Node) and whole.op == "call_module":
         is_state = node.args[1] == 1 and type(module_at(root, str(whole.target))) is nn.LSTM
         return 2 if is_state else None
-    if node.op not in {"call_function", "call_method"}:
+    if node.op not in {"call_function", "call_method"} or target is getattr:
         return None
+    # The kind last: it may hang on all that was recorded before.
+    count = count_of_results(target, node.args, node.kwargs)
+    if count is not None:
+        return count
     kind = kind_of_node(node, root)
-    fields = getattr(None if kind is None else kind.cls, "n_fields", None)
-    return count_of_results(target, node.args, node.kwargs) if fields is None else fields
+    return getattr(None if kind is None else kind.cls, "n_fields", None)
 
 
 def _gives_pair(module: Any) -> bool:

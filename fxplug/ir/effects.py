@@ -83,6 +83,9 @@ def writes(*keys: ArgumentKey) -> Effect:
 
 EffectRule = Callable[["Node", Any], "Effect | None"]
 """Asked with (node, called module or None); None means no opinion."""
+Settles = Callable[["Node"], bool]
+"""Asked with a node about which a rule was asked; says whether that was due to its target and the names of its keyword
+arguments alone."""
 
 
 class EffectRegistry:
@@ -90,7 +93,9 @@ class EffectRegistry:
 
     def __init__(self) -> None:
         self._targets: dict[Hashable, Effect | EffectRule] = {}
-        self._rules: dict[str, list[EffectRule]] = {op: [] for op in _CALLS}
+        self._rules: dict[str, list[tuple[EffectRule, Settles | None]]] = {op: [] for op in _CALLS}
+        self._settled: dict[Hashable, Effect] = {}
+        """Opcode, target and names of keyword arguments -> effect of all calls that have them in common."""
 
     def register_target(self, target: Hashable, effect: Effect | EffectRule) -> None:
         """State the effect of calls to `target`.
@@ -101,10 +106,12 @@ class EffectRegistry:
             effect: The effect, or a rule asked for each node.
         """
         self._targets[target] = effect
+        self._settled = {}  # Another one: who asks in another thread may be about to keep what was said before.
 
     def unregister_target(self, target: Hashable) -> None:
         """Forget what was stated about `target`."""
         self._targets.pop(target, None)
+        self._settled = {}
 
     def target_entry(self, target: Hashable) -> Effect | EffectRule | None:
         """Return what was stated about `target`, None when nothing was."""
@@ -114,13 +121,17 @@ class EffectRegistry:
         """Return target -> what is registered for it."""
         return dict(self._targets)
 
-    def register_rule(self, rule: EffectRule, *ops: str) -> None:
+    def register_rule(self, rule: EffectRule, *ops: str, settles: Settles | None = None) -> None:
         """Add a rule for targets without an entry; the rule added last is asked first.
 
         Args:
             rule: The rule.
             ops: The opcodes of the calls about which it may have an opinion; by default all three. It is not asked
                 about others.
+            settles: Asked with a call of a function or method about which the rule was asked: whether the rule says
+                the same, an effect or that it has no opinion, of every call of the target that has keyword arguments of
+                the same names. It is not asked again about them, and the target is kept alive. By default the rule is
+                asked about each call.
 
         Raises:
             InvalidArgumentError: One of them is no opcode of a call.
@@ -131,11 +142,18 @@ class EffectRegistry:
                     f"Cannot register a rule about effects for {op!r}. {did_you_mean(op, _CALLS)}"
                 )
         for op in ops or _CALLS:
-            self._rules[op].insert(0, rule)
+            self._rules[op].insert(0, (rule, settles))
+        self._settled = {}
+
+    def unregister_rule(self, rule: EffectRule) -> None:
+        """Ask a rule no more; nothing happens if it is not registered."""
+        for rules in self._rules.values():
+            rules[:] = [entry for entry in rules if entry[0] is not rule]
+        self._settled = {}
 
     def rules_of(self, op: str) -> tuple[EffectRule, ...]:
         """Return the rules about calls with an opcode, in the order in which they are asked."""
-        return tuple(self._rules[op])
+        return tuple([rule for rule, _ in self._rules[op]])
 
     def effect_of(self, node: Node, root: object | None = None) -> Effect:
         """Return the effect of running `node`.
@@ -148,14 +166,40 @@ class EffectRegistry:
         Returns:
             The effect; `UNKNOWN` where nothing is known.
         """
-        if node.op in {"placeholder", "get_attr"}:
+        # By the slots: passes ask about every node.
+        op, target, kwargs = node._op, node._target, node._kwargs  # pyright: ignore[reportPrivateUsage]
+        try:
+            key = (op, target, *kwargs) if kwargs else (op, target)
+            known = self._settled.get(key)
+        except TypeError:  # An unhashable callable.
+            return self._ask_rules(node, None) or UNKNOWN
+        return known or self._effect_of_other(node, key, root)
+
+    def _effect_of_other(self, node: Node, key: Hashable, root: object | None) -> Effect:
+        """Return the effect of a node about which nothing is settled; keep it if it is that of all calls like it."""
+        op = node.op
+        if op in {"placeholder", "get_attr"}:
             return PURE
-        if node.op == "output":
+        if op == "output":
             return OUTSIDE
-        if node.op == "call_module":
+        if op == "call_module":
             # Rules first: what a module does is also a matter of its hooks and of the modules inside it.
             return self.effect_of_module(node, _find_module(node, root))
-        return self._ask_entry(node, node.target, None) or self._ask_rules(node, None) or UNKNOWN
+        entry = self._targets.get(node.target)
+        if isinstance(entry, Effect):
+            self._settled[key] = entry
+            return entry
+        settled, is_settled = self._settled, entry is None
+        if entry is not None and (answer := entry(node, None)) is not None:
+            return answer
+        for rule, settles in self._rules.get(node.op, ()):
+            answer = rule(node, None)
+            is_settled = is_settled and settles is not None and settles(node)
+            if answer is not None:
+                if is_settled:
+                    settled[key] = answer = PURE if answer.is_pure else answer
+                return answer
+        return UNKNOWN
 
     def effect_of_module(self, node: Node, module: object) -> Effect:
         """Return the effect of a ``call_module`` node, for those who have the module at hand.
@@ -187,7 +231,7 @@ class EffectRegistry:
         return entry(node, module) if callable(entry) else entry
 
     def _ask_rules(self, node: Node, module: Any) -> Effect | None:
-        for rule in self._rules.get(node.op, ()):
+        for rule, _ in self._rules.get(node.op, ()):
             answer = rule(node, module)
             if answer is not None:
                 return answer

@@ -368,16 +368,18 @@ class Graph(CodeOwner):
 
     def _create_alike(
         self,
-        like: tuple[str, Any],
+        op: str,
+        target: Any,
         args: tuple[Argument, ...],
         kwargs: immutable_dict,
         inputs: list[Node],
         origin: StoredOrigin,
     ) -> Node:
-        """Make what ``create_node(*like, args, kwargs)`` does, for a tracer that makes the same node time and again.
+        """Make what ``create_node(op, target, args, kwargs)`` does, for a tracer that has looked at the arguments.
 
         Args:
-            like: Opcode and target of a node that was made before.
+            op: ``"call_function"`` or ``"call_method"``.
+            target: A callable for the first, else text.
             args: Nodes of this graph, plain values, and tuples of these.
             kwargs: The same.
             inputs: The nodes among both, in order.
@@ -385,11 +387,16 @@ class Graph(CodeOwner):
 
         Returns:
             The new node.
+
+        Raises:
+            ForeignNodeError: An argument is a node of another graph, or erased.
         """
-        op, target = like
-        if getattr(self.create_node, "__func__", None) is not _create_node:
+        is_ours = getattr(self.create_node, "__func__", None) is _create_node
+        for one in inputs:
+            is_ours = is_ours and one.graph is self and one._position is not ERASED
+        if not is_ours:
             return self.create_node(op, target, args, kwargs, None, None, origin)
-        # Written out, as in `_create_at`: half of the nodes of a network down to functions are made here.
+        # Written out, as in `_create_at`: most nodes of a trace are made in one of both.
         node = Node.__new__(Node)
         node.graph = self
         node._name = self._namespace.create_name(self._candidate(op, target))
@@ -400,13 +407,21 @@ class Graph(CodeOwner):
         node._origin = origin
         node._position = 0
         node._args, node._kwargs = args, kwargs
-        used = inputs if len(inputs) == 1 else (*dict.fromkeys(inputs),)
-        node._inputs = used[0] if len(used) == 1 else tuple(used)
-        for one in used:
+        if len(inputs) == 1:
+            node._inputs = one = inputs[0]
             if one._users is None:
                 one._users = node
             else:
                 one._start_use(node)
+        else:
+            used = (*dict.fromkeys(inputs),)
+            # One tuple serves as both where there is nothing else.
+            node._inputs = used[0] if len(used) == 1 else args if used == args else used
+            for one in used:
+                if one._users is None:
+                    one._users = node
+                else:
+                    one._start_use(node)
         self._put(node)
         return node
 

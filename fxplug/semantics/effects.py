@@ -19,10 +19,10 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 
 from fxplug.ir import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, Node, effects, writes
 from fxplug.semantics.constructors import object_with, only_holds
-from fxplug.semantics.internals import assert_function
+from fxplug.semantics.internals import OpOverload, OpOverloadPacket, assert_function
 from fxplug.semantics.libraries import what_does
 from fxplug.semantics.modules import module_rule
-from fxplug.semantics.schemas import named_effect, operator_rule, statistics_effect
+from fxplug.semantics.schemas import is_settled_name, named_effect, operator_rule, statistics_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -266,11 +266,46 @@ def _method_rule(node: Node, _: Any) -> Effect | None:
     return named_effect(node, name) if hasattr(torch.Tensor, name) else None
 
 
+# -- which answers hang on no values of arguments
+
+
+def _is_said_by_name(node: Node) -> bool:
+    """Return whether a method of tensors does the same whatever it is called with."""
+    return "out" not in node.kwargs and is_settled_name(node.target)
+
+
+def _is_said_by_function(node: Node) -> bool:
+    """Return whether a function of torch does the same whatever it is called with; others are not remembered."""
+    target: Any = node.target
+    name = operator_name(target)
+    if name is None or target in _SPECIAL_FUNCTIONS or not is_settled_name(name):
+        return False
+    return _SWITCHES.isdisjoint(node.kwargs) and _SWITCHES.isdisjoint(_parameters(target))
+
+
+_SWITCHES = frozenset({"out", "inplace"})
+"""Arguments that decide what a function of torch writes to."""
+
+
+def _is_no_overload(node: Node) -> bool:
+    return not isinstance(node.target, (OpOverload, OpOverloadPacket))
+
+
+def _always(_: Node) -> bool:
+    return True
+
+
 def _register() -> None:
     effects.register_rule(module_rule, "call_module")
-    effects.register_rule(_method_rule, "call_method")
-    for rule in (_constructor_rule, _known_rule, _library_rule, _python_rule, operator_rule):
-        effects.register_rule(rule, "call_function")
+    effects.register_rule(_method_rule, "call_method", settles=_is_said_by_name)
+    for rule, settles in (
+        (_constructor_rule, None),
+        (_known_rule, None),
+        (_library_rule, _is_said_by_function),
+        (_python_rule, _always),
+        (operator_rule, _is_no_overload),
+    ):
+        effects.register_rule(rule, "call_function", settles=settles)
     for name in _PURE_BUILTINS:
         effects.register_target(getattr(builtins, name), PURE)
     effects.register_target(collections.OrderedDict, PURE)

@@ -13,6 +13,7 @@ from fxplug.semantics.internals import OpOverload, OpOverloadPacket, schema_of
 
 __all__ = [
     "declares_writes",
+    "is_settled_name",
     "named_effect",
     "operator_rule",
     "statistics_effect",
@@ -88,6 +89,11 @@ def named_effect(node: Node, name: str) -> Effect | None:
     if name in _STATISTICS:
         return statistics_effect(node, tuple(argument.name for argument in schema_of(overloads[0]).arguments))
     return _join(name)
+
+
+def is_settled_name(name: str) -> bool:
+    """Return whether `named_effect` says the same of every call of the function or method of a name."""
+    return name not in _STATISTICS
 
 
 def statistics_effect(

@@ -348,7 +348,7 @@ def test_a_rule_about_effects_of_modules_is_asked_for_every_layer(short_calls):
     try:
         captured(Net(), check=False)
     finally:
-        effects._rules["call_module"].remove(rule)
+        effects.unregister_rule(rule)
 
     assert short_calls == []
     assert "head" in asked

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fxplug.ir import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, Graph, effects, writes
+from fxplug.ir import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, EffectRegistry, Graph, effects, writes
 from fxplug.semantics import has_side_effect
 
 aten = torch.ops.aten
@@ -632,3 +632,83 @@ def test_a_function_that_fills_lists_is_pure_where_they_stand_in_the_graph(monke
 
     assert effects.effect_of(fresh).is_pure
     assert effects.effect_of(shared).writes
+
+
+# -- what is remembered of targets
+
+FUNCTIONS = {
+    getattr(holder, name)
+    for holder in (torch, F, torch.linalg, torch.fft, torch.special, operator, math)
+    for name in dir(holder)
+    if not name.startswith("__")
+    and callable(getattr(holder, name))
+    and not isinstance(getattr(holder, name), type)
+}
+OVERLOADS = [
+    aten.add.Tensor,
+    aten.add_.Tensor,
+    aten.dropout.default,
+    aten.native_batch_norm.default,
+    aten.add,
+]
+REGISTERED = {
+    "call_function": [*sorted(FUNCTIONS, key=str), *OVERLOADS],
+    "call_method": [name for name in dir(torch.Tensor) if not name.startswith("__")],
+}
+FORMS = [
+    ((x,), {}),
+    ((x, y), {}),
+    ((x, 0.5, True), {}),
+    ((x, 0.5, False, True), {}),
+    ((x, x, x, None, None, False), {}),
+    ((x, x, x, x, x, True), {}),
+    ((x, None, None, 0.0), {}),
+    ((x, 1, 2.0), {}),
+    ((x,), {"out": y}),
+    ((x,), {"out": None}),
+    ((x,), {"inplace": True}),
+    ((x,), {"inplace": False}),
+    ((x,), {"training": True}),
+    ((x,), {"training": False}),
+    ((x,), {"dim": 0}),
+    ((x,), {"dropout_p": 0.5}),
+    ((x,), {"dropout_p": 0.0}),
+]
+
+
+def without_memory():
+    """Return a registry that asks the rules about each call, and says what they say."""
+    plain = EffectRegistry()
+    for op in ("call_function", "call_method", "call_module"):
+        for rule in reversed(effects.rules_of(op)):
+            plain.register_rule(rule, op)
+    for target, entry in effects.target_entries().items():
+        plain.register_target(target, entry)
+    return plain
+
+
+@pytest.mark.parametrize("op", REGISTERED)
+@pytest.mark.parametrize("backward", [False, True])
+def test_what_is_remembered_of_a_target_is_so_for_all_of_its_calls(op, backward):
+    plain, graph = without_memory(), Graph()
+    known = {x: graph.placeholder("x"), y: graph.placeholder("y")}
+    forms = [
+        (
+            tuple(known.get(value, value) if isinstance(value, Value) else value for value in args),
+            {
+                name: known.get(value, value) if isinstance(value, Value) else value
+                for name, value in kwargs.items()
+            },
+        )
+        for args, kwargs in (reversed(FORMS) if backward else FORMS)
+    ]
+    other = []
+    for target in REGISTERED[op]:
+        for _ in range(2):
+            for args, kwargs in forms:
+                node = graph.create_node(op, target, args, kwargs)
+                if effects.effect_of(node) != plain.effect_of(node):
+                    other.append(node.format_node())
+                graph.erase_node(node)
+
+    assert other == []

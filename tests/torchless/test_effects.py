@@ -244,3 +244,71 @@ def test_a_graph_without_output_loses_all_its_pure_nodes():
 
     assert graph.eliminate_dead_code() is True
     assert order(graph) == ["x"]
+
+
+def counting_rule(answers):
+    asked = []
+
+    def rule(node, module):
+        asked.append(node.target)
+        return answers.get(node.target)
+
+    return rule, asked
+
+
+def test_what_a_rule_says_whatever_the_arguments_is_asked_once_for_each_set_of_names():
+    registry = EffectRegistry()
+    rule, asked = counting_rule({"view": PURE, "add_": writes(0)})
+    registry.register_rule(rule, "call_method", settles=lambda node: True)
+
+    def effect(target, **kwargs):
+        return registry.effect_of(Graph().create_node("call_method", target, (1,), kwargs))
+
+    assert [effect("view"), effect("view"), effect("add_"), effect("add_")] == [PURE, PURE, *[writes(0)] * 2]
+    assert asked == ["view", "add_"]
+    assert effect("view", out=1) == effect("view", out=2) == PURE
+    assert asked == ["view", "add_", "view"]
+    assert effect("sort") == effect("sort") == UNKNOWN  # No opinion is no answer to be kept.
+    assert asked[3:] == ["sort", "sort"]
+
+
+def test_one_rule_that_looks_at_arguments_is_enough_to_ask_all_of_them_again():
+    registry = EffectRegistry()
+    settled, asked = counting_rule({"view": PURE})
+    looking, looked = counting_rule({})
+    registry.register_rule(settled, "call_method", settles=lambda node: True)
+    registry.register_rule(looking, "call_method")
+    for _ in range(2):
+        assert registry.effect_of(node_of("call_method", "view")) == PURE
+
+    assert asked == looked == ["view", "view"]
+
+
+def test_what_was_settled_is_forgotten_when_something_is_registered_or_taken_away():
+    registry, node = EffectRegistry(), node_of("call_method", "view")
+    rule, _ = counting_rule({"view": PURE})
+    registry.register_rule(rule, "call_method", settles=lambda node: True)
+    assert registry.effect_of(node) == PURE
+
+    registry.register_target("view", RANDOM)
+    assert registry.effect_of(node) == registry.effect_of(node) == RANDOM
+    registry.unregister_target("view")
+    assert registry.effect_of(node) == PURE
+    other, _ = counting_rule({"view": OUTSIDE})
+    registry.register_rule(other, "call_method")
+    assert registry.effect_of(node) == OUTSIDE
+    registry.unregister_rule(other)
+    registry.unregister_rule(other)
+    assert registry.effect_of(node) == PURE
+    registry.unregister_rule(rule)
+    assert registry.effect_of(node) == UNKNOWN
+
+
+def test_a_rule_for_a_target_is_asked_about_each_call():
+    registry = EffectRegistry()
+    registry.register_target("to", lambda node, module: writes(0) if node.args else PURE)
+    registry.register_rule(lambda *_: RANDOM, "call_method", settles=lambda node: True)
+
+    for _ in range(2):
+        assert registry.effect_of(node_of("call_method", "to", (1,))) == writes(0)
+        assert registry.effect_of(node_of("call_method", "to")) == PURE

@@ -697,7 +697,7 @@ def test_the_short_way_to_a_known_call_makes_what_the_long_one_makes(used):
         kwargs = immutable_dict({f"other{place}": value for place, value in enumerate(inputs[1:])})
         for _ in range(2):
             if is_short:
-                node = graph._create_alike(("call_function", operator.pow), args, kwargs, inputs, None)
+                node = graph._create_alike("call_function", operator.pow, args, kwargs, inputs, None)
             else:
                 node = graph.create_node("call_function", operator.pow, args, kwargs)
         graph.output(node)
@@ -721,6 +721,8 @@ def test_the_short_way_to_a_call_refuses_what_is_no_value_of_the_graph():
     for value in (Graph().placeholder("x"), erased):
         with pytest.raises(ForeignNodeError):
             graph._create_at("call_module", "layer", value, None)
+        with pytest.raises(ForeignNodeError):
+            graph._create_alike("call_function", abs, (value,), immutable_dict(), [value], None)
 
     assert len(graph.nodes) == 0
 
@@ -737,7 +739,7 @@ def test_who_listens_at_create_node_hears_of_calls_of_layers(monkeypatch, of_cla
     monkeypatch.setattr(Graph if of_class else graph, "create_node", listening)
     assert graph._create_at("call_module", "layer", x, None).target == "layer"
     assert len(heard) == 1
-    assert graph._create_alike(("call_function", abs), (x,), immutable_dict(), [x], None).target is abs
+    assert graph._create_alike("call_function", abs, (x,), immutable_dict(), [x], None).target is abs
     assert len(heard) == 2
 
 
