@@ -1,4 +1,4 @@
-"""Code that does nothing but call what its object holds, and functions that it finds by their names.
+"""Code that does nothing but call what its object holds, functions that it finds by their names, and methods of values.
 
 Each instruction has to be one that is known; any other one, of a newer Python perhaps, makes it code that is looked
 through.
@@ -31,6 +31,19 @@ class Reads(NamedTuple):
     """All others."""
     found: tuple[tuple[str, ...], ...]
     """The names by which it finds something among globals: that of a module, and those of attributes."""
+    looped: frozenset[str] = frozenset()
+    """Names of its object whose values it goes through, and calls what it finds there."""
+    methods: frozenset[str] = frozenset()
+    """Names of methods of other values that it calls."""
+    attributes: frozenset[str] = frozenset()
+    """Names of attributes of other values that it reads otherwise."""
+    takes_apart: bool = False
+    """Whether it reads elements of other values, or unpacks them."""
+
+    @property
+    def goes_into_values(self) -> bool:
+        """Whether code may run that values bring along: that of what their methods are, or of their elements."""
+        return self.takes_apart or bool(self.looped or self.methods or self.attributes)
 
 
 _HARMLESS = frozenset(
@@ -59,6 +72,8 @@ _HARMLESS = frozenset(
     }
 )
 """Instructions that read no attribute and no variable, of all Pythons: a traced value hears of each."""
+_TAKING_APART = frozenset({"BINARY_SUBSCR", "BINARY_SLICE", "BUILD_SLICE", "UNPACK_SEQUENCE"})
+_LOOPING = frozenset({"END_FOR", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "POP_ITER"})
 _STORE_AND_LOAD = "STORE_FAST_LOAD_FAST"
 _LOADING = frozenset(
     {
@@ -67,6 +82,8 @@ _LOADING = frozenset(
     }
 )
 _WITHOUT_EFFECT = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "RESUME"})
+_GOING_THROUGH = {"iterator": "element", "element": "", "call": "call"}
+"""What is on top of the stack where elements are taken and called -> what is there one instruction later."""
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -111,21 +128,36 @@ class _Reader:
     def __init__(self, own: str | None) -> None:
         self._own = own
         self._top = ""
-        """``"self"``, ``"held"`` (an attribute of it), ``"held, None"``, ``"global"`` (or an attribute of one)."""
+        """``"self"``, ``"held"`` (an attribute of it), ``"held, None"``, ``"iterator"`` (over an attribute of it),
+        ``"element"`` (of that), ``"call"`` (an element and arguments), ``"global"`` (or an attribute of one)."""
         self._name = ""
         """Of the attribute."""
+        self._before = ""
+        """The instruction before."""
         self._called: set[str] = set()
         self._tested: set[str] = set()
         self._used: set[str] = set()
+        self._looped: set[str] = set()
+        self._methods: set[str] = set()
+        self._attributes: set[str] = set()
+        self._takes_apart = False
+        self._elements: set[str] = set()
+        """Variables that hold elements of what is gone through."""
+        self._variables: set[str] = set()
+        """Those that hold something else, or with which something else is done than to call what they hold."""
+        self._given = 0
+        """How many arguments of a call of an element are on the stack."""
         self._chain: tuple[str, ...] = ()
         """Names of a global, and of attributes of it in one another."""
         self._found: dict[tuple[str, ...], None] = {}
 
-    def reads(self) -> Reads:
-        """Return what was read."""
-        return Reads(
-            frozenset(self._called), frozenset(self._tested), frozenset(self._used), tuple(self._found)
-        )
+    def reads(self) -> Reads | None:
+        """Return what was read; None where what is gone through may be more than called."""
+        if not self._elements.isdisjoint(self._variables):
+            return None
+        called, tested, used = frozenset(self._called), frozenset(self._tested), frozenset(self._used)
+        of_values = frozenset(self._looped), frozenset(self._methods), frozenset(self._attributes)
+        return Reads(called, tested, used, tuple(self._found), *of_values, self._takes_apart)
 
     def take(self, entry: dis.Instruction) -> bool:
         """Follow an instruction; return whether it is one of a plain function."""
@@ -134,6 +166,8 @@ class _Reader:
             entry.is_jump_target or name not in {"LOAD_ATTR", "LOAD_METHOD", *_WITHOUT_EFFECT}
         ):
             self._found[self._chain] = None
+        if top in _GOING_THROUGH and name not in _WITHOUT_EFFECT:
+            return self._go_through(entry, top)
         if entry.is_jump_target and top:
             # Something else may be there when the code comes from elsewhere.
             self._note_use(is_used=True)
@@ -142,6 +176,10 @@ class _Reader:
             return True
         if top == "self" and name not in {"LOAD_ATTR", "LOAD_METHOD"}:
             return False  # It hands itself on.
+        if top == "held" and name == "GET_ITER":
+            self._looped.add(self._name)
+            self._top = "iterator"
+            return True
         if top == "held":
             self._note_use(
                 is_used=not (name == "TO_BOOL" or name.startswith("POP_JUMP") or _loads_none(entry))
@@ -150,6 +188,32 @@ class _Reader:
             self._note_use(is_used=name != "IS_OP")
         return self._follow(entry, top)
 
+    def _go_through(self, entry: dis.Instruction, top: str) -> bool:
+        """Follow the instructions that take an element and call it: with nothing else is more done than is looked at.
+
+        Returns:
+            Whether it is one of these.
+        """
+        name, self._top = entry.opname, _GOING_THROUGH[top]
+        if top == "iterator":
+            return name == "FOR_ITER"
+        if entry.is_jump_target:
+            return False
+        if top == "element":
+            self._elements.add(entry.argval)
+            return name == "STORE_FAST" and entry.argval != self._own
+        if name == "LOAD_FAST":
+            self._given += 1
+            self._variables.add(entry.argval)
+            return entry.argval != self._own
+        if name == "LOAD_CONST":
+            self._given += 1
+            return True
+        if name == "CALL":
+            self._top = ""
+            return entry.arg == self._given
+        return name == "KW_NAMES"
+
     def _note_use(self, *, is_used: bool) -> None:
         """Note what becomes of the attribute that was read last."""
         if self._top.startswith("held"):
@@ -157,10 +221,11 @@ class _Reader:
 
     def _follow(self, entry: dis.Instruction, top: str) -> bool:
         name, self._top = entry.opname, ""
+        before, self._before = self._before, name
         if name in _WITHOUT_EFFECT:
             return True
         if name in _LOADING:
-            return self._load(entry)
+            return self._load(entry, before)
         if name == "LOAD_GLOBAL":
             self._top, self._chain = "global", (entry.argval,)
             return True
@@ -173,10 +238,20 @@ class _Reader:
             return top == "held, None"
         if name.endswith(("IF_NONE", "IF_NOT_NONE")):
             return top == "held"
-        return name in _HARMLESS and not (name == "STORE_FAST" and entry.argval == self._own)
+        if name == "STORE_FAST":
+            self._variables.add(entry.argval)
+            return entry.argval != self._own
+        if name in _TAKING_APART or (name == "BINARY_OP" and entry.argrepr.startswith("[")):
+            self._takes_apart = True
+            return True
+        return name in _HARMLESS or (name in _LOOPING and bool(self._looped))
 
-    def _load(self, entry: dis.Instruction) -> bool:
+    def _load(self, entry: dis.Instruction, before: str) -> bool:
         names = entry.argval if isinstance(entry.argval, tuple) else (entry.argval,)
+        if before == "PUSH_NULL" and self._elements.issuperset(names) and len(names) == 1:
+            self._top, self._given = "call", 0
+            return True
+        self._variables.update(names)
         if self._own is None or self._own not in names:
             return True
         self._top = "self"
@@ -190,9 +265,11 @@ class _Reader:
         if top == "global":
             self._top, self._chain = "global", (*self._chain, name)
             return True
+        is_method = entry.opname == "LOAD_METHOD" or _is_method(entry)
         if top != "self":
-            return False
-        if entry.opname == "LOAD_METHOD" or _is_method(entry):
+            (self._methods if is_method else self._attributes).add(name)
+            return True
+        if is_method:
             self._called.add(name)
         else:
             self._top, self._name = "held", name

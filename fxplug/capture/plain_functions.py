@@ -7,6 +7,7 @@ heard of, and they hand on nothing but numbers, tensors and what they were given
 
 from __future__ import annotations
 
+import math
 import weakref
 from operator import is_
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -22,6 +23,7 @@ from fxplug.capture.containers import PLAIN, is_of_library
 from fxplug.capture.hazards import FILE_OF_CONTAINERS, scan_of
 from fxplug.capture.plain_code import Reads, reads_of
 from fxplug.capture.world import world_found_by, world_kept_by
+from fxplug.semantics.effects import method_computes
 from fxplug.semantics.internals import (
     MODULES_OF_OPERATORS,
     global_hook_tables,
@@ -60,6 +62,8 @@ def plain_program(
     modules: Iterable[nn.Module],
     code_of: Callable[[FunctionType], CodeType],
     is_remarkable: Callable[[CodeType], bool],
+    *,
+    with_methods: bool = False,
 ) -> set[int] | None:
     """Return what runs of a program that only has layers of torch and modules with plain forwards, and nothing around.
 
@@ -67,6 +71,7 @@ def plain_program(
         modules: The root and all modules below it.
         code_of: Returns the own code of a function, whose code may be exchanged.
         is_remarkable: Returns whether there is more to know of a function, by its code.
+        with_methods: As in `plain_parts`: all inputs of the program are traced.
 
     Returns:
         The ids of the code of the forwards and of what they call; None for other programs.
@@ -92,7 +97,9 @@ def plain_program(
             if parts is not None and holds_the_same(module, parts):
                 continue
             is_switched = kind.train is not nn.Module.train or kind.eval is not nn.Module.eval
-            parts = None if is_switched else plain_parts(kind.forward, module, code_of)
+            parts = (
+                None if is_switched else plain_parts(kind.forward, module, code_of, with_methods=with_methods)
+            )
             if parts is None or any(is_remarkable(part.code) for part in parts):
                 return None
             known[layout] = parts
@@ -182,13 +189,17 @@ class PlainPart(NamedTuple):
     code: CodeType
     """Its own."""
     called: frozenset[str]
-    """Names of its object whose values it calls."""
+    """Names of its object whose values, or what is in these, it calls."""
     values: frozenset[str]
     """Those of other values."""
 
 
 def plain_parts(
-    function: Any, receiver: Any, code_of: Callable[[FunctionType], CodeType]
+    function: Any,
+    receiver: Any,
+    code_of: Callable[[FunctionType], CodeType],
+    *,
+    with_methods: bool = False,
 ) -> list[PlainPart] | None:
     """Return a plain function and the methods that it calls, which are plain too; None for others.
 
@@ -196,6 +207,9 @@ def plain_parts(
         function: A function or method.
         receiver: The object whose method it is; None for a function.
         code_of: Returns the own code of a function, whose code may be exchanged.
+        with_methods: Whether those are plain too that call methods of other values, read attributes of these, take them
+            apart, go through lists of modules and compute with numbers (``math``). All values have to be traced ones,
+            tensors, numbers and the like then, and what holds these: no code of theirs is looked at.
     """
     if receiver is not None and not _is_quiet(receiver):
         return None
@@ -215,15 +229,27 @@ def plain_parts(
         # What libraries do in their modules, such as captured ones, is known in other ways.
         is_foreign = receiver is not None and _is_library_class(type(receiver))
         reads = None if is_foreign else reads_of(code)
-        if reads is None or not _finds_torch_alone(current, code, reads):
+        if reads is None or not _finds_torch_alone(current, code, reads, with_math=with_methods):
             return None
-        if reads.called or reads.tested or reads.used:
+        if reads.goes_into_values and not (with_methods and _computes_with_values(reads)):
+            return None
+        if reads.called or reads.tested or reads.used or reads.looped:
             methods = None if receiver is None else _methods_called(receiver, reads)
             if methods is None:
                 return None
             waiting += methods
-        found.append(PlainPart(current, code, reads.called, reads.tested | reads.used))
+        called = reads.called | reads.looped
+        found.append(PlainPart(current, code, called, reads.tested | reads.used))
     return found
+
+
+def _computes_with_values(reads: Reads) -> bool:
+    """Return whether a function does nothing with values but compute others, and read what a traced one records."""
+    return reads.attributes <= _ATTRIBUTES and all(map(method_computes, reads.methods))
+
+
+_ATTRIBUTES = frozenset({"T", "device", "dtype", "mT", "ndim", "shape"})
+"""Attributes of tensors that have no code, and say nothing of gradients, memory or how they were made."""
 
 
 def layout_of(module: nn.Module) -> tuple[Any, ...]:
@@ -251,18 +277,25 @@ def holds_the_same(module: nn.Module, parts: Iterable[PlainPart]) -> bool:
 
 # -- what a function finds
 
-_quiet: dict[int, tuple[weakref.ref[CodeType], tuple[Any, ...]]] = {}
-"""Id of code -> the functions of torch that it was found to be plain with."""
+_quiet: dict[tuple[int, bool], tuple[weakref.ref[CodeType], tuple[Any, ...]]] = {}
+"""Id of code, and whether ``math`` is as torch -> the functions of these that it was found to be plain with."""
 
 
-def _finds_torch_alone(function: FunctionType, code: CodeType, reads: Reads) -> bool:
-    """Return whether the globals that a function reads are functions of torch, and its defaults are constants."""
+def _finds_torch_alone(function: FunctionType, code: CodeType, reads: Reads, *, with_math: bool) -> bool:
+    """Return whether the globals that a function reads are functions of torch, and its defaults are constants.
+
+    Args:
+        function: The function.
+        code: Its own.
+        reads: What it reads.
+        with_math: Whether functions of ``math`` are as those of torch, where they are read off the module.
+    """
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     if any(type(value) not in _CONSTANTS for value in defaults):
         return False
     namespace = function.__globals__
-    values = tuple([_resolved(namespace, chain) for chain in reads.found])
-    key = id(code)
+    values = tuple([_resolved(namespace, chain, with_math=with_math) for chain in reads.found])
+    key = id(code), with_math
     known = _quiet.get(key)
     if known is not None and len(known[1]) == len(values) and all(map(is_, known[1], values)):
         return True
@@ -277,11 +310,13 @@ def _finds_torch_alone(function: FunctionType, code: CodeType, reads: Reads) -> 
     return True
 
 
-def _resolved(namespace: dict[str, Any], chain: tuple[str, ...]) -> Any:
+def _resolved(namespace: dict[str, Any], chain: tuple[str, ...], *, with_math: bool) -> Any:
     """Return what names lead to: that of a module of torch, and others behind it; None where they lead elsewhere."""
     first, *others = chain
     value = namespace.get(first)
-    if not others and type(value) not in _FUNCTIONS:
+    if with_math and value is math and len(others) == 1:
+        return vars(math).get(others[0])
+    if not others and (type(value) not in _FUNCTIONS or getattr(value, "__self__", None) is math):
         return None
     for name in others:
         if type(value) is not ModuleType or not f"{value.__name__}.".startswith("torch."):
@@ -299,11 +334,10 @@ def _computes(value: Any) -> bool:
     if kind is FunctionType:
         return is_written_in(value, *_FILES_OF_FUNCTIONS)
     if kind is BuiltinFunctionType:
-        return (
-            value.__module__ == "torch"
-            if value.__self__ is None
-            else value.__module__ in MODULES_OF_OPERATORS
-        )
+        if value.__self__ is None:
+            return value.__module__ == "torch"
+        # Only what was read off the module is a function of ``math`` here, where the tracer hears of its calls.
+        return value.__self__ is math or value.__module__ in MODULES_OF_OPERATORS
     return kind in {int, float, bool, torch.dtype}
 
 
@@ -363,10 +397,25 @@ def _methods_called(receiver: nn.Module, reads: Reads) -> list[Any] | None:
             methods.append(value)
         elif (module := modules.get(name)) is not None and not _is_quiet(module):
             return None
+    if not all(_is_list_of_modules(receiver, name) for name in reads.looped):
+        return None
     for name in (*reads.tested, *reads.used):
         if not _is_harmless(receiver, name, may_be_module=name not in reads.used):
             return None
     return methods
+
+
+def _is_list_of_modules(receiver: nn.Module, name: str) -> bool:
+    """Return whether an attribute of a module is a list of modules of torch, which yields what it holds."""
+    held = receiver.__dict__
+    if name in held or _of_class(type(receiver), name) is not _ABSENT:
+        return False
+    kind = type(held["_modules"].get(name))
+    return (
+        kind in {nn.ModuleList, nn.Sequential}
+        and _is_quiet(held["_modules"][name])
+        and _iterates_as_torch(kind)
+    )
 
 
 _ABSENT, _OF_LIBRARY = object(), object()

@@ -326,7 +326,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self._constants = Constants()
             self.new_constants.clear()
             self._states.release()
-            self._module_changes = []
+            self._module_changes, self._below = [], []
             self._ended = True
             self.forget_reads()
             own = self._refuse_writes, self._settings.on_node
@@ -421,16 +421,19 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         is_usual = self.may_be_plain and self.traced_func_name == "forward" and not is_other
         if not is_usual or is_layer_of_torch(type(root)):
             return None
-        return plain_program(self._below, own_code, self._is_remarkable)
+        # The layers of one that is to be run as it was traced are all that runs; no plugin's proxies answer otherwise.
+        with_methods = not (self.traces_plain_alone or self._mixins or self.policy.proxy_mixins)
+        return plain_program(self._below, own_code, self._is_remarkable, with_methods=with_methods)
 
     def _judge(self, root: Any, concrete_args: Any) -> None:
         """Look, when all is recorded, whether the graph does what the program does at every call."""
-        if self._is_plain:
-            self.drop_unread_draws()
-            return
         if self.has_unpacked:
-            note_writes(self.graph, self.root, *self._states.below)
+            note_writes(
+                self.graph, self.root, *((self._below, self._paths) if self._is_plain else self._states.below)
+            )
         self.drop_unread_draws()
+        if self._is_plain:
+            return
         self.refuse_hooks_on_constants()
         missed = self._missed_change()
         if missed is not None:
@@ -445,7 +448,6 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def _run_plainly(self, run: Callable[..., Any], values: list[Any]) -> Any:
         """Run a program with proxies that does nothing but call modules and torch: it leaves all as it was."""
-        self._below = []
         self._place.session = session = active.get()
         self._place.looked = self._plain_codes
         if session is not None:
@@ -589,7 +591,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def _end_again(self) -> None:
         """Let go of what was needed to trace."""
-        self._place = Place(_TRACE_CODE, None, None)
+        self._place, self._below = Place(_TRACE_CODE, None, None), []
         self._ended = True
 
     def _take_after(self, other: Tracer, left: Any) -> None:

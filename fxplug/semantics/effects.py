@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import functools
 import inspect
 import math
 import operator
@@ -22,12 +23,18 @@ from fxplug.semantics.constructors import object_with, only_holds
 from fxplug.semantics.internals import OpOverload, OpOverloadPacket, assert_function
 from fxplug.semantics.libraries import what_does
 from fxplug.semantics.modules import module_rule
-from fxplug.semantics.schemas import is_settled_name, named_effect, operator_rule, statistics_effect
+from fxplug.semantics.schemas import (
+    is_settled_name,
+    name_computes,
+    named_effect,
+    operator_rule,
+    statistics_effect,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["has_side_effect", "operator_name"]
+__all__ = ["has_side_effect", "method_computes", "operator_name"]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -264,6 +271,24 @@ def _method_rule(node: Node, _: Any) -> Effect | None:
     if name in _PURE_METHODS:
         return PURE
     return named_effect(node, name) if hasattr(torch.Tensor, name) else None
+
+
+@functools.cache
+def method_computes(name: str) -> bool:
+    """Return whether a method of tensors returns a value that a graph can hold, and does nothing else whatever it gets.
+
+    Those that give numbers, addresses or arrays do not, nor those that draw random numbers or write.
+
+    Args:
+        name: Of the method.
+    """
+    if name in _PURE_METHODS:
+        return name not in _TOLD_METHODS
+    is_public = not (name.startswith("_") or name.endswith("_")) and hasattr(torch.Tensor, name)
+    return is_public and name_computes(name)
+
+
+_TOLD_METHODS = _words("data_ptr item tolist")
 
 
 # -- which answers hang on no values of arguments

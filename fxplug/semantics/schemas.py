@@ -14,6 +14,7 @@ from fxplug.semantics.internals import OpOverload, OpOverloadPacket, schema_of
 __all__ = [
     "declares_writes",
     "is_settled_name",
+    "name_computes",
     "named_effect",
     "operator_rule",
     "statistics_effect",
@@ -94,6 +95,12 @@ def named_effect(node: Node, name: str) -> Effect | None:
 def is_settled_name(name: str) -> bool:
     """Return whether `named_effect` says the same of every call of the function or method of a name."""
     return name not in _STATISTICS
+
+
+def name_computes(name: str) -> bool:
+    """Return whether there are operators of a name that work on tensors, and none of them does more than compute."""
+    is_said = name not in _STATISTICS and name not in _UNSAID
+    return is_said and bool(tensor_forms(name)) and _join(name).is_pure
 
 
 def statistics_effect(
