@@ -45,6 +45,7 @@ from fxplug.capture.lazies import lazies_among, lazy_error
 from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.opaque import OpaqueKeeper
 from fxplug.capture.outside import OutsideState
+from fxplug.capture.own_calls import refuse_doubled_calls
 from fxplug.capture.plain_functions import MissedProgramError, is_layer_of_torch, plain_program
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, check_settings, is_leaf_by_class
 from fxplug.capture.proxy import AS_A_RESULT, Proxy
@@ -434,6 +435,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self.drop_unread_draws()
         if self._is_plain:
             return
+        if self.policy.is_leaf_module is not None or "is_leaf_module" in self._replaced:
+            refuse_doubled_calls(self.graph, *self._states.below)
         self.refuse_hooks_on_constants()
         missed = self._missed_change()
         if missed is not None:
