@@ -7,10 +7,11 @@ were no examples, and what was traced is run on them by itself, for the errors t
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 from contextlib import nullcontext
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -19,15 +20,17 @@ from torch.nn import functional
 from fxplug.analyze.isolation import SavedTensors
 from fxplug.api.plain_run import run_plainly
 from fxplug.capture import Tracer
-from fxplug.capture.examples.asking import changes_rank
-from fxplug.capture.examples.guarding import guards_of_dimensions
+from fxplug.capture.examples.asking import INSIDE, changes_rank
+from fxplug.capture.examples.guarding import expression, guard_at, guards_of_dimensions
 from fxplug.capture.examples.learning import LAYERS, learn
 from fxplug.execute import GraphModule
 from fxplug.execute.guards import GuardSet
 from fxplug.ir import Node
 from fxplug.ir.collector import paused_collection
 from fxplug.ir.guards import StateGuard
+from fxplug.semantics.checks import check_length
 from fxplug.semantics.internals import are_calls_heard, is_under_modes
+from fxplug.semantics.kinds import tells_of_tensor
 from fxplug.semantics.modules import returns_new_tensor
 from fxplug.semantics.random_state import kept_random_state
 
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 
     from fxplug.capture import TracePolicy
     from fxplug.capture.layer_records import LayerCall
+    from fxplug.ir import Graph
+    from fxplug.ir.guards import Guard
 
 __all__ = ["capture_plainly"]
 
@@ -67,12 +72,63 @@ def capture_plainly(
                 learn(tracer.unknown_layers)
                 tracer = _trace(program, policy)
             nodes = tracer.graph.nodes.listed()
-            captured = _captured(program, args, tracer, nodes, name)
-        if captured is not None:
-            _run(program, nodes, args, tracer.layer_calls or ())
+            checks = _checks_of_counts(nodes) if tracer.has_unpacked else []
+            asked = tracer.asked_rank or _first_asked(nodes)
+            if tracer.unknown_layers or _do_more(nodes, len(tracer.weight_nodes), asks=asked is not None):
+                return None
+        _run(program, nodes, args, tracer.layer_calls or ())
+        with paused_collection():
+            _settle_checks(tracer.graph, checks)
+            captured = _captured(program, tracer, name)
+            if asked is not None:
+                captured.set_guards(GuardSet(*guards_of_dimensions(nodes[: len(args)], args, asked)))
+            return captured
     except Exception:
         return None
-    return captured
+
+
+def _checks_of_counts(nodes: Iterable[Node]) -> list[Node]:
+    """Return the checks of how many parts values have that are unpacked."""
+    return [node for node in nodes if node.target is check_length]
+
+
+def _is_shape(node: Node) -> bool:
+    """Return whether a node reads all sizes of a tensor, which says how many dimensions it has."""
+    if node.op == "call_method":
+        return node.target == "size" and len(node.args) == 1 and not node.kwargs
+    return node.target is getattr and node.args[1] == "shape"
+
+
+def _first_asked(nodes: Iterable[Node]) -> Guard | None:
+    """Return where a program first asks how many dimensions a tensor has, None where it does not."""
+    for node in nodes:
+        target = node._target  # pyright: ignore[reportPrivateUsage] - past the property
+        if (target is getattr or target == "size") and _is_shape(node):
+            return _asked_at(node)
+    return None
+
+
+def _asked_at(node: Node) -> Guard:
+    return guard_at(next(iter(node.origins), None), "")
+
+
+def _settle_checks(graph: Graph, checks: Iterable[Node]) -> None:
+    """Take away the checks that follow from how many dimensions inputs have, and say of others what they ask.
+
+    What is unpacked and not used is not read.
+    """
+    for check in checks:
+        value, count, _, *written = cast("tuple[Node, int, str]", check.args)
+        for part in [user for user in value.users if user.target is operator.getitem and not user.users]:
+            graph.erase_node(part)
+        if _is_shape(value):
+            graph.erase_node(check)
+            if not value.users:
+                graph.erase_node(value)
+            continue
+        guard = _asked_at(check)
+        text = f"len({expression(value, INSIDE)}) == {count} (asked at {guard.line}: {guard.source!r})"
+        check.args = (value, count, text, *written)
 
 
 def _trace(program: nn.Module, policy: TracePolicy) -> Tracer:
@@ -95,51 +151,62 @@ def _says_of_values(policy: TracePolicy) -> bool:
     )
 
 
-def _captured(
-    program: nn.Module, args: Sequence[Any], tracer: Tracer, nodes: Sequence[Node], name: str
-) -> GraphModule | None:
-    """Return the module for what was traced; None where that is not all that there is to say."""
-    graph, asked = tracer.graph, tracer.asked_rank
-    if tracer.unknown_layers or _do_more(nodes, len(tracer.weight_nodes), asks=asked is not None):
-        return None
+def _captured(program: nn.Module, tracer: Tracer, name: str) -> GraphModule:
+    """Return the module for what was traced."""
+    graph = tracer.graph
     if tracer.asked_flags:
         graph.captured_training = program.training
         graph.state_guards = tuple(
             StateGuard(f"self.{path}.training", (), flag) for path, flag in tracer.asked_flags.items()
         )
-    captured = GraphModule(program, graph, name)
-    if asked is not None:
-        captured.set_guards(GuardSet(*guards_of_dimensions(nodes[: len(args)], args, asked)))
-    return captured
+    return GraphModule(program, graph, name)
 
 
 def _do_more(nodes: Iterable[Node], reads: int, *, asks: bool) -> bool:
     """Return whether a program does more than what is the same for all inputs of as many dimensions.
 
-    It reads weights, which may be changed, or gives a list to an operator, which may be changed, too.
+    It reads weights, which may be changed, gives a list to an operator, which may be changed, too, or asks what a
+    tensor is like but for its sizes, which is a constant of the captured program and makes a guard.
 
     Args:
         nodes: What it does.
         reads: How many of them read weights for layers alone.
         asks: Whether it hangs on how many dimensions its inputs have.
     """
-    seen: set[Any] = set()
+    seen: set[Any] = {check_length}
     for node in nodes:
         op, target = node._op, node._target  # pyright: ignore[reportPrivateUsage] - past the properties
         if op == "get_attr":
             reads -= 1
         elif op == "call_function" and target in _OPERATORS:
-            if not all(type(part) in _OPERANDS for part in node.args):
+            if not all(map(_is_index if target is operator.getitem else _is_operand, node.args)):
                 return True
-        elif asks and target not in seen:
+        elif target is getattr:
+            if node.args[1] != "shape":
+                return True
+        elif target not in seen:
             seen.add(target)
-            if changes_rank(node):
+            if (op == "call_method" and tells_of_tensor(target)) or (asks and changes_rank(node)):
                 return True
     return reads != 0
 
 
 _OPERATORS = frozenset(value for value in vars(operator).values() if callable(value))
 _OPERANDS = frozenset({Node, bool, complex, float, int})
+_INDICES = frozenset({Node, int, type(None), type(Ellipsis)})
+
+
+def _is_operand(value: Any) -> bool:
+    return type(value) in _OPERANDS
+
+
+def _is_index(value: Any) -> bool:
+    """Return whether a value is an index in which there are no lists, no masks and no arrays."""
+    if type(value) is tuple:
+        return all(map(_is_index, cast("tuple[Any, ...]", value)))
+    if type(value) is slice:
+        return all(map(_is_index, (value.start, value.stop, value.step)))
+    return type(value) in _INDICES
 
 
 def _takes_tensors(program: nn.Module, args: Sequence[Any]) -> bool:
@@ -185,6 +252,7 @@ def _may_draw(node: Node) -> bool:
 
 
 _DRAWING_NOTHING = _OPERATORS | {
+    *(check_length, getattr, *(value for value in vars(math).values() if callable(value))),
     *(torch.add, torch.cat, torch.conv1d, torch.conv2d, torch.conv3d, torch.flatten, torch.relu),
     *(functional.adaptive_avg_pool2d, functional.avg_pool2d, functional.max_pool2d),
     *(functional.batch_norm, functional.group_norm, functional.layer_norm),

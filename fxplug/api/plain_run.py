@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fxplug.capture.arguments import PLAIN_TYPES
 from fxplug.execute.paths import fetch_path
-from fxplug.ir import map_arg
+from fxplug.ir import Node, map_arg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fxplug.capture.layer_records import LayerCall
-    from fxplug.ir import Node
 
 __all__ = ["run_plainly"]
 
@@ -85,9 +85,15 @@ def _end_within(used: Node, first: Node, last: Node) -> bool:
 
 def _value_of(node: Node, op: str, values: dict[Node, Any], root: nn.Module) -> Any:
     find = values.__getitem__
-    args: Any = map_arg(node._args, find)
-    kwargs: Any = map_arg(node._kwargs, find)
+    # Most arguments are values and numbers: only others may have values in them.
+    args: list[Any] = [
+        values[one] if one.__class__ is Node else one if one.__class__ in PLAIN_TYPES else map_arg(one, find)
+        for one in node._args
+    ]
+    kwargs: Any = map_arg(node._kwargs, find) if node._kwargs else {}
     target: Any = node._target
     if op == "call_function":
         return target(*args, **kwargs)
+    if op == "call_method":
+        return getattr(args[0], target)(*args[1:], **kwargs)
     return fetch_path(root, target)(*args, **kwargs)  # A layer that takes more than one value.

@@ -103,6 +103,8 @@ def _read(code: CodeType) -> Reads | None:
     is_closed = code.co_freevars or code.co_cellvars or code.co_flags & _SUSPENDED
     if is_closed or getattr(code, "co_exceptiontable", b"") or any(map(_is_code, code.co_consts)):
         return None
+    if not code.co_argcount and code.co_flags & inspect.CO_VARARGS:
+        return None  # Its object may be among the others.
     scan = scan_of(code)
     asks = scan.asks or scan.tests or scan.pairs or scan.comparisons or scan.forwards or scan.is_blind
     if asks or any(modes_named(scan.names)) or not scan.names.isdisjoint({*CONVERSIONS, *OF_SEQUENCES}):

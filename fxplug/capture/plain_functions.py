@@ -220,10 +220,10 @@ def plain_parts(
         current = waiting.pop()
         if type(current) is not FunctionType:
             return None
-        code = code_of(current)
-        if id(code) in seen:
+        if id(current) in seen:
             continue
-        seen.add(id(code))
+        seen.add(id(current))  # Not its code: another function may have that, and other defaults.
+        code = code_of(current)
         if code.co_filename == FILE_OF_CONTAINERS and _iterates_as_torch(type(receiver)):
             continue  # It calls modules, and nothing else.
         # What libraries do in their modules, such as captured ones, is known in other ways.

@@ -19,7 +19,7 @@ from fxplug.execute import GraphModule
 from fxplug.semantics.internals import DYNAMO_INLINE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
     "FORWARDS",
@@ -40,8 +40,11 @@ _NO_FLAGS: frozenset[str | None] = frozenset()
 _ANY_FLAG: frozenset[str | None] = frozenset({None})
 _OWN_FLAG: frozenset[str | None] = frozenset({""})
 _ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-_known: dict[int, tuple[weakref.ref[type], Any, frozenset[str | None]]] = {}
-"""Forward and answer, by the id of the class: a dict of weak references makes one for every question."""
+_known: dict[int, tuple[weakref.ref[type], Callable[[], Any], frozenset[str | None]]] = {}
+"""Forward and answer, by the id of the class: a dict of weak references makes one for every question.
+
+The forward is referred to weakly, too: it has the globals of a program, and the class in these.
+"""
 
 
 def flags_read_by(module: nn.Module) -> frozenset[str | None]:
@@ -58,9 +61,12 @@ def flags_read_by(module: nn.Module) -> frozenset[str | None]:
     key = id(kind)
     known = _known.get(key)
     forward = next((vars(base)["forward"] for base in kind.__mro__ if "forward" in vars(base)), None)
-    if known is None or known[1] is not forward:
+    if known is None or known[1]() is not forward:
         answer = _flags_in(_reached_by(forward, kind))
-        known = _known[key] = (weakref.ref(kind, lambda _: _known.pop(key, None)), forward, answer)
+        if not isinstance(forward, FunctionType):
+            return answer
+        found = weakref.ref(forward)
+        known = _known[key] = (weakref.ref(kind, lambda _: _known.pop(key, None)), found, answer)
     return known[2]
 
 

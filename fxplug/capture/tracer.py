@@ -75,7 +75,7 @@ from fxplug.capture.unseen import MissedFunctionError
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError, shown
-from fxplug.ir import Argument, Graph, ModuleScope, Node, immutable_dict
+from fxplug.ir import Argument, Graph, ModuleScope, Node, effects, immutable_dict
 from fxplug.ir.arguments import EMPTY_DICT
 from fxplug.ir.collector import paused_collection
 from fxplug.semantics.internals import (
@@ -422,8 +422,9 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         is_usual = self.may_be_plain and self.traced_func_name == "forward" and not is_other
         if not is_usual or is_layer_of_torch(type(root)):
             return None
-        # The layers of one that is to be run as it was traced are all that runs; no plugin's proxies answer otherwise.
-        with_methods = not (self.traces_plain_alone or self._mixins or self.policy.proxy_mixins)
+        with_methods = not (
+            self._mixins or self.policy.proxy_mixins
+        )  # Those of plugins may answer otherwise.
         return plain_program(self._below, own_code, self._is_remarkable, with_methods=with_methods)
 
     def _judge(self, root: Any, concrete_args: Any) -> None:
@@ -434,6 +435,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             )
         self.drop_unread_draws()
         if self._is_plain:
+            if self._attribute_proxies and not self.traces_plain_alone and self._writes():
+                raise MissedProgramError  # What shares the memory of a weight, such as an array, is looked for then.
             return
         if self.policy.is_leaf_module is not None or "is_leaf_module" in self._replaced:
             refuse_doubled_calls(self.graph, *self._states.below)
@@ -448,6 +451,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self.settle(root, concrete_args)
         if isinstance(root, nn.Module) and not self._is_repeated:
             self._note_switches(root)
+
+    def _writes(self) -> bool:
+        """Return whether anything that was recorded may write to a value."""
+        found = (effects.effect_of(node, self.root) for node in self.graph.nodes if node.op != "output")
+        return any(effect.writes or effect.unknown for effect in found)
 
     def _run_plainly(self, run: Callable[..., Any], values: list[Any]) -> Any:
         """Run a program with proxies that does nothing but call modules and torch: it leaves all as it was."""

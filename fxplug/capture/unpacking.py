@@ -41,7 +41,8 @@ def check_count(tracer: Any, value: Any, count: int) -> None:
         count: How many names there are.
     """
     node = value.node
-    if _most_parts(node, tracer.root) == count:
+    # A program that is run as it was traced is to tell its own error from that of the captured one.
+    if not tracer.traces_plain_alone and _most_parts(node, tracer.root) == count:
         return
     text = f"{count} value{'' if count == 1 else 's'} to unpack{place_in_program(3)}"
     tracer.create_proxy("call_function", check_length, (value, count, text), {})

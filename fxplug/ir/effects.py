@@ -166,16 +166,19 @@ class EffectRegistry:
         Returns:
             The effect; `UNKNOWN` where nothing is known.
         """
-        # By the slots: passes ask about every node.
-        op, target, kwargs = node._op, node._target, node._kwargs  # pyright: ignore[reportPrivateUsage]
+        kwargs = node.kwargs
+        # Before anything is asked: what is registered meanwhile is not to be hidden by what was said before.
+        settled = self._settled
         try:
-            key = (op, target, *kwargs) if kwargs else (op, target)
-            known = self._settled.get(key)
+            key = (node.op, node.target, *kwargs) if kwargs else (node.op, node.target)
+            known = settled.get(key)
         except TypeError:  # An unhashable callable.
             return self._ask_rules(node, None) or UNKNOWN
-        return known or self._effect_of_other(node, key, root)
+        return known or self._effect_of_other(node, root, key, settled)
 
-    def _effect_of_other(self, node: Node, key: Hashable, root: object | None) -> Effect:
+    def _effect_of_other(
+        self, node: Node, root: object | None, key: Hashable, settled: dict[Hashable, Effect]
+    ) -> Effect:
         """Return the effect of a node about which nothing is settled; keep it if it is that of all calls like it."""
         op = node.op
         if op in {"placeholder", "get_attr"}:
@@ -187,9 +190,9 @@ class EffectRegistry:
             return self.effect_of_module(node, _find_module(node, root))
         entry = self._targets.get(node.target)
         if isinstance(entry, Effect):
-            self._settled[key] = entry
+            settled[key] = entry
             return entry
-        settled, is_settled = self._settled, entry is None
+        is_settled = entry is None
         if entry is not None and (answer := entry(node, None)) is not None:
             return answer
         for rule, settles in self._rules.get(node.op, ()):

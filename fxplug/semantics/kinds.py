@@ -29,6 +29,7 @@ __all__ = [
     "method_kind",
     "module_kind",
     "part_kind",
+    "tells_of_tensor",
 ]
 
 
@@ -112,6 +113,14 @@ _METHODS: dict[str, Kind] = {
     **dict.fromkeys(("reshape", "reshape_as", "view", "view_as", "expand_as"), TENSOR),
 }
 """Methods whose class no schema tells, or tells only of some forms."""
+
+_TELLING = frozenset({name for name, kind in _METHODS.items() if kind is not TENSOR} | {"stride", "type"})
+
+
+def tells_of_tensor(name: str) -> bool:
+    """Return whether a method may give a number, an answer or text about a tensor; sizes are not counted."""
+    return name in _TELLING
+
 
 _OTHERS = frozenset(name for kind in (str, int, float, complex, list, tuple, dict, set) for name in dir(kind))
 """Names that not only tensors have."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from math import sqrt
 
 import pytest
@@ -431,3 +433,70 @@ def test_methods_that_do_more_than_compute(name):
 )
 def test_methods_that_compute(name):
     assert method_computes(name)
+
+
+class Twice(nn.Module):
+    """Is called by a method that takes its object among others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def view(self, x):
+        return x * 2 if type(x) is torch.Tensor else x
+
+    def helper(*args):
+        self, x = args
+        return self.view(x)
+
+    def forward(self, x):
+        return self.layer(self.helper(x))
+
+
+def test_an_object_among_other_arguments_is_looked_at():
+    with pytest.raises(TraceError) as caught:
+        fxplug.symbolic_trace(Twice())
+    assert caught.value.code == "FXP-T040"
+    assert not is_plain(lambda *args: args[0].view(args[1]), with_methods=True)
+
+
+def made_with(default):
+    def method(self, x, value=default):
+        return x if value == 0 else value.view(x)
+
+    return method
+
+
+def test_methods_with_the_same_code_and_other_defaults_are_looked_at():
+    def forward(self, x):
+        return self.first(x) + self.second(x)
+
+    kind = type("Net", (Net,), {"forward": forward, "first": made_with(0), "second": made_with(Other())})
+    other = type("Net", (Net,), {"forward": forward, "first": made_with(Other()), "second": made_with(0)})
+    for one in (kind, other):
+        assert plain_parts(one.forward, one(), own_code, with_methods=True) is None
+
+
+def test_a_weight_that_an_array_shares_is_found_where_it_is_written_to():
+    def forward(self, x):
+        F.relu(self.shared.view(2, 2), inplace=True)
+        return x + self.shared
+
+    numpy = pytest.importorskip("numpy")
+    net = program_of(forward)
+    net.array = numpy.zeros(4, dtype=numpy.float32)
+    net.register_buffer("shared", torch.from_numpy(net.array))
+    with pytest.raises(TraceError) as caught:
+        fxplug.symbolic_trace(net)
+    assert caught.value.code == "FXP-T055"
+
+
+@pytest.mark.parametrize("result", ["x.view(-1).relu()", "x.view(-1) if x is not None else x"])
+def test_classes_are_let_go(result):
+    names = {"nn": nn, "__name__": "made"}
+    exec(f"class Made(nn.Module):\n  def forward(self, x): return {result}", names)
+    fxplug.symbolic_trace(names["Made"]())
+    reference = weakref.ref(names.pop("Made"))
+    names.clear()
+    gc.collect()
+    assert reference() is None

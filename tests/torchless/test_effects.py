@@ -312,3 +312,27 @@ def test_a_rule_for_a_target_is_asked_about_each_call():
     for _ in range(2):
         assert registry.effect_of(node_of("call_method", "to", (1,))) == writes(0)
         assert registry.effect_of(node_of("call_method", "to")) == PURE
+
+
+class Registering(dict):
+    """Targets, of which one is registered while another thread asks."""
+
+    def __init__(self, registry, entries):
+        super().__init__(entries)
+        self.registry = registry
+
+    def get(self, key, default=None):
+        found = super().get(key, default)
+        self.registry._targets = dict(self)
+        self.registry.register_target("view", OUTSIDE)
+        return found
+
+
+@pytest.mark.parametrize("entries", [{}, {"view": PURE}])
+def test_what_is_registered_while_somebody_asks_counts_from_then_on(entries):
+    registry, node = EffectRegistry(), node_of("call_method", "view")
+    registry.register_rule(lambda *_: PURE, "call_method", settles=lambda node: True)
+    registry._targets = Registering(registry, entries)
+
+    assert registry.effect_of(node) == PURE
+    assert registry.effect_of(node) == OUTSIDE
