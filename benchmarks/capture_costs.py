@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 import fxplug
 from benchmarks.functional import level_of_functions
-from benchmarks.programs import long_function, resnet50
+from benchmarks.programs import Decoder, long_function, resnet50
 from benchmarks.timing import interleave
 from fxplug.plugins import PluginManager
 
@@ -33,7 +33,7 @@ def costs_table(rounds: int = 101) -> str:
     Args:
         rounds: How often each program is run and captured, in turns.
     """
-    images = torch.randn(1, 3, 64, 64)
+    images, words = torch.randn(1, 3, 64, 64), torch.randn(2, 16, 32)
     plain = PluginManager(candidates=())
     root = resnet50()
     lines = [
@@ -41,6 +41,8 @@ def costs_table(rounds: int = 101) -> str:
         _cost_of_hearing("ResNet-50, its calls heard of and nothing more", root, images, plain, rounds),
         _cost("ResNet-50, down to functions", root, images, level_of_functions(), rounds),
         _cost("2,000 small operations", long_function(2_000), torch.randn(8), plain, rounds),
+        _cost("decoder of 12 blocks", Decoder(12), words, plain, rounds),
+        _cost("the same, each block asks for a size", Decoder(12, asks=True), words, plain, rounds),
     ]
     head = ["program", "nodes", "eager, ms", "captured, ms", "more, µs per node", f"at most {_PROMISED:g}"]
     return "\n".join([f"| {' | '.join(head)} |", "|---|---:|---:|---:|---:|---|", *lines])

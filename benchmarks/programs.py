@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 from examples.resnet50 import ResNet50
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["arithmetic", "count_text", "long_function", "resnet50"]
+__all__ = ["Decoder", "arithmetic", "count_text", "long_function", "resnet50"]
 
 _CALLS_PER_STEP = 4
 
@@ -57,6 +59,62 @@ def arithmetic(count: int) -> Callable[[int], int]:
 def resnet50() -> ResNet50:
     """Return ResNet-50 in eval mode; what its weights are does not matter to a trace."""
     return ResNet50().eval()
+
+
+class DecoderBlock(nn.Module):
+    """Attention to the words before, and two layers of its own; small, so that what surrounds its work is seen."""
+
+    _HEADS = 4
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.projections, self.back = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.register_buffer("mask", torch.ones(64, 64).tril())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return new features of every word."""
+        batch, length, width = x.shape
+        query, key, value = self.projections(self.before(x)).chunk(3, dim=-1)
+        query = query.view(batch, length, self._HEADS, -1).transpose(1, 2)
+        key = key.view(batch, length, self._HEADS, -1).transpose(1, 2)
+        value = value.view(batch, length, self._HEADS, -1).transpose(1, 2)
+        scores = (query @ key.transpose(-2, -1)) * key.size(-1) ** -0.5
+        scores = scores.masked_fill(self.mask[:length, :length] == 0, -1e9)
+        found = (scores.softmax(dim=-1) @ value).transpose(1, 2).reshape(batch, length, width)
+        x = x + self.back(found)
+        return x + self.down(F.gelu(self.up(self.between(x))))
+
+
+class AskingBlock(DecoderBlock):
+    """One that asks for a size, as many do to say what is wrong with an input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return new features of every word."""
+        return super().forward(x) if x.size(1) <= len(self.mask) else x
+
+
+class Decoder(nn.Module):
+    """A decoder in eval mode: a program that calls methods of values, indexes them and unpacks their sizes.
+
+    Args:
+        blocks: How many it has.
+        asks: Whether each of them asks for a size: a capture has to listen to such a program.
+    """
+
+    def __init__(self, blocks: int, *, asks: bool = False) -> None:
+        super().__init__()
+        kind = AskingBlock if asks else DecoderBlock
+        self.blocks = nn.ModuleList([kind(32) for _ in range(blocks)])
+        self.norm = nn.LayerNorm(32)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features of shape (batch, words, 32), as given."""
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)
 
 
 def count_text(count: int) -> str:

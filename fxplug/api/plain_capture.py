@@ -74,7 +74,7 @@ def capture_plainly(
             nodes = tracer.graph.nodes.listed()
             checks = _checks_of_counts(nodes) if tracer.has_unpacked else []
             asked = tracer.asked_rank or _first_asked(nodes)
-            if tracer.unknown_layers or _do_more(nodes, len(tracer.weight_nodes), asks=asked is not None):
+            if tracer.unknown_layers or _do_more(nodes, tracer, asks=asked is not None):
                 return None
         _run(program, nodes, args, tracer.layer_calls or ())
         with paused_collection():
@@ -162,18 +162,20 @@ def _captured(program: nn.Module, tracer: Tracer, name: str) -> GraphModule:
     return GraphModule(program, graph, name)
 
 
-def _do_more(nodes: Iterable[Node], reads: int, *, asks: bool) -> bool:
+def _do_more(nodes: Iterable[Node], tracer: Tracer, *, asks: bool) -> bool:
     """Return whether a program does more than what is the same for all inputs of as many dimensions.
 
-    It reads weights, which may be changed, gives a list to an operator, which may be changed, too, or asks what a
-    tensor is like but for its sizes, which is a constant of the captured program and makes a guard.
+    It reads weights and may write to them, makes constants, gives a list to an operator, which may be changed, too, or
+    asks what a tensor is like but for the sizes of computed ones: that is a constant of the captured program, and makes
+    a guard.
 
     Args:
         nodes: What it does.
-        reads: How many of them read weights for layers alone.
+        tracer: Has traced it.
         asks: Whether it hangs on how many dimensions its inputs have.
     """
     seen: set[Any] = {check_length}
+    reads = len(tracer.weight_nodes)  # Of layers alone.
     for node in nodes:
         op, target = node._op, node._target  # pyright: ignore[reportPrivateUsage] - past the properties
         if op == "get_attr":
@@ -181,14 +183,18 @@ def _do_more(nodes: Iterable[Node], reads: int, *, asks: bool) -> bool:
         elif op == "call_function" and target in _OPERATORS:
             if not all(map(_is_index if target is operator.getitem else _is_operand, node.args)):
                 return True
-        elif target is getattr:
-            if node.args[1] != "shape":
+        elif target is getattr or (op == "call_method" and target == "size"):
+            if (target is getattr and node.args[1] != "shape") or _is_weight(node.args[0]):
                 return True
         elif target not in seen:
             seen.add(target)
             if (op == "call_method" and tells_of_tensor(target)) or (asks and changes_rank(node)):
                 return True
-    return reads != 0
+    return reads != 0 and (bool(tracer.graph.lifted) or tracer.may_write())
+
+
+def _is_weight(value: Any) -> bool:
+    return isinstance(value, Node) and value.op == "get_attr"
 
 
 _OPERATORS = frozenset(value for value in vars(operator).values() if callable(value))

@@ -84,6 +84,8 @@ def _end_within(used: Node, first: Node, last: Node) -> bool:
 
 
 def _value_of(node: Node, op: str, values: dict[Node, Any], root: nn.Module) -> Any:
+    if op == "get_attr":
+        return fetch_path(root, str(node._target))
     find = values.__getitem__
     # Most arguments are values and numbers: only others may have values in them.
     args: list[Any] = [

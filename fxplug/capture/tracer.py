@@ -435,7 +435,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             )
         self.drop_unread_draws()
         if self._is_plain:
-            if self._attribute_proxies and not self.traces_plain_alone and self._writes():
+            if self._attribute_proxies and not self.traces_plain_alone and self.may_write():
                 raise MissedProgramError  # What shares the memory of a weight, such as an array, is looked for then.
             return
         if self.policy.is_leaf_module is not None or "is_leaf_module" in self._replaced:
@@ -452,7 +452,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         if isinstance(root, nn.Module) and not self._is_repeated:
             self._note_switches(root)
 
-    def _writes(self) -> bool:
+    def may_write(self) -> bool:
         """Return whether anything that was recorded may write to a value."""
         found = (effects.effect_of(node, self.root) for node in self.graph.nodes if node.op != "output")
         return any(effect.writes or effect.unknown for effect in found)

@@ -126,7 +126,10 @@ def compute_alone(modules: Iterable[nn.Module]) -> bool:
             classes[kind] = _traits_of_layer(module)
         known = classes[kind]
         own = module.__dict__
-        if known is None or (own["training"] and _depends_on_mode(own, known)):
+        if known is None:
+            return False
+        # What a forward of a program does with its buffers is recorded.
+        if own["training"] and known is not _OF_PROGRAM and _depends_on_mode(own, known):
             return False
         # The class of a weight may say what functions do.
         if not _WEIGHTS.issuperset(map(type, own["_parameters"].values())):
@@ -135,6 +138,8 @@ def compute_alone(modules: Iterable[nn.Module]) -> bool:
 
 
 _WEIGHTS = frozenset({nn.Parameter, type(None)})
+_OF_PROGRAM: _Traits = (None, False)
+"""Of modules whose forwards are not torch's, and of those that call what they hold."""
 
 
 def _traits_of_layer(module: nn.Module) -> _Traits | None:
@@ -142,7 +147,7 @@ def _traits_of_layer(module: nn.Module) -> _Traits | None:
     kind = type(module)
     is_torchs = str(kind.__module__).startswith("torch.nn.modules.")
     if not is_torchs or issubclass(kind, (nn.Sequential, nn.ModuleList, nn.ModuleDict)):
-        return False, False
+        return _OF_PROGRAM
     held = vars(module)
     return None if held["_modules"] or any(map(callable, held.values())) else _traits_of_calls(kind)
 

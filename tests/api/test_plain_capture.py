@@ -106,9 +106,15 @@ class Weighs(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(4))
+        self.register_buffer("shift", torch.tensor([-1.0, 0.0, 1.0, 2.0]))
 
     def forward(self, x):
-        return x * self.weight
+        return x * self.weight + self.shift
+
+
+class Changes(Weighs):
+    def forward(self, x):
+        return x * self.weight + torch.nn.functional.relu(self.shift, inplace=True)
 
 
 class Called(nn.Module):
@@ -130,7 +136,7 @@ class Called(nn.Module):
 @pytest.mark.parametrize(
     ("make", "shape"),
     [
-        pytest.param(Weighs, (2, 4), id="reads weights"),
+        pytest.param(Changes, (2, 4), id="changes weights"),
         pytest.param(lambda: Net(nn.Dropout(0.5)), (2, 4), id="draws"),
         pytest.param(lambda: Net(nn.BatchNorm1d(4)), (2, 4), id="updates"),
         pytest.param(lambda: nn.TransformerEncoderLayer(4, 1, 8, 0.0), (2, 4), id="layers in a layer"),
@@ -139,6 +145,19 @@ class Called(nn.Module):
 def test_programs_that_do_more_are_listened_to(plainly, make, shape):
     fxplug.trace(make(), (torch.randn(shape),), check=False)
     assert plainly == [None]
+
+
+def test_weights_that_are_only_read_are_read_by_what_is_captured(plainly):
+    net, x = Weighs(), torch.randn(2, 4)
+    captured = fxplug.trace(net, (x,), check=False)
+    assert plainly == [captured]
+    torch.testing.assert_close(captured(x), net(x), rtol=0, atol=0)
+    with torch.no_grad():
+        captured.weight.mul_(3)
+        captured.shift.add_(1)
+    torch.testing.assert_close(captured(x), net(x), rtol=0, atol=0)  # They are those of the program.
+    captured(x).sum().backward()
+    torch.testing.assert_close(net.weight.grad, x.sum(0))
 
 
 def test_functions_that_layers_call_leave_nothing():

@@ -260,10 +260,20 @@ class Squeezed(Net):
 class Weighed(Net):
     def __init__(self, layer) -> None:
         super().__init__(layer)
-        self.gain = nn.Parameter(torch.rand(4))
+        self.register_buffer("gain", torch.rand(4))
 
     def forward(self, x):
-        return self.layer(x) * self.gain
+        return self.layer(x) * functional.relu(self.gain, inplace=True)
+
+
+class Read(Net):
+    def __init__(self, layer) -> None:
+        super().__init__(layer)
+        self.gain = nn.Parameter(torch.rand(4))
+        self.tied = layer.weight
+
+    def forward(self, x):
+        return self.layer(x) * self.gain + self.tied
 
 
 @pytest.mark.parametrize(
@@ -273,13 +283,20 @@ class Weighed(Net):
         pytest.param(
             lambda: Squeezed(nn.BatchNorm2d(4)), (1, 2, 4, 3, 3), id="dimensions that hang on sizes"
         ),
-        pytest.param(lambda: Weighed(nn.Linear(4, 4)), (4, 4), id="weights"),
+        pytest.param(lambda: Weighed(nn.Linear(4, 4)), (4, 4), id="weights that are written to"),
     ],
 )
 def test_programs_that_do_more_are_watched(plainly, net, sizes):
     net, x = net().eval(), torch.randn(sizes)
     found = captured(net, x, check=True)
     assert plainly == [None]
+    torch.testing.assert_close(found(x), net(x))
+
+
+def test_weights_that_a_program_reads_itself_are_no_matter(plainly):
+    net, x = Read(nn.Linear(4, 4)).eval(), torch.randn(4, 4)
+    found = captured(net, x, check=True)
+    assert plainly == [found]
     torch.testing.assert_close(found(x), net(x))
 
 

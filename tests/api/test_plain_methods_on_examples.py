@@ -22,6 +22,7 @@ class Net(nn.Module):
         self.back = nn.Linear(4, 4)
         self.blocks = nn.ModuleList([nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)])
         self.register_buffer("mask", torch.tril(torch.ones(8, 8)))
+        self.factor = nn.Parameter(torch.tensor(0.5))
 
 
 def net_of(forward):
@@ -65,7 +66,22 @@ def writes_to_a_view(self, x):
     return self.back(x).tanh()
 
 
-PLAIN = [attends, goes_through_blocks, makes_tensors_of_sizes, uses_no_part, uses_one_part, writes_to_a_view]
+def masks(self, x):
+    scores = (x @ x.transpose(1, 2)) * self.factor
+    return scores.masked_fill(self.mask[: x.shape[1], : x.shape[1]] == 0, -1e9).softmax(dim=-1) @ x
+
+
+PLAIN = [
+    *(
+        attends,
+        goes_through_blocks,
+        makes_tensors_of_sizes,
+        masks,
+        uses_no_part,
+        uses_one_part,
+        writes_to_a_view,
+    )
+]
 X = torch.randn(2, 3, 4)
 
 
@@ -153,8 +169,13 @@ def test_an_error_of_the_program_comes_through(check):
         fxplug.trace(net_of(forward), (X,), check=check)
 
 
-def reads_a_weight(self, x):
-    return x * self.mask[: x.size(1), :4].view(-1, 4)
+def asks_for_sizes_of_a_weight(self, x):
+    return x * self.mask.size(0) + self.mask.shape[1]
+
+
+def writes_to_a_weight(self, x):
+    F.relu(self.mask, inplace=True)
+    return x + self.mask[0, :4].view(1, 4)
 
 
 def loses_dimensions(self, x):
@@ -206,7 +227,13 @@ def keeps_a_constant(self, x):
             asks_for_steps,
             asks_how_many_dimensions,
         ),
-        *(indexes_by_a_list, keeps_a_constant, loses_dimensions, reads_a_weight),
+        *(
+            asks_for_sizes_of_a_weight,
+            indexes_by_a_list,
+            keeps_a_constant,
+            loses_dimensions,
+            writes_to_a_weight,
+        ),
     ],
 )
 def test_programs_that_do_more_are_listened_to(plainly, forward):
