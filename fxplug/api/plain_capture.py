@@ -11,26 +11,24 @@ import math
 import operator
 from contextlib import nullcontext
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from fxplug.analyze.isolation import SavedTensors
+from fxplug.api.plain_judging import checks_of_counts, do_more, first_asked, settle_checks
 from fxplug.api.plain_run import run_plainly
 from fxplug.capture import Tracer
-from fxplug.capture.examples.asking import INSIDE, changes_rank
-from fxplug.capture.examples.guarding import expression, guard_at, guards_of_dimensions
+from fxplug.capture.examples.guarding import guards_of_dimensions
 from fxplug.capture.examples.learning import LAYERS, learn
 from fxplug.execute import GraphModule
 from fxplug.execute.guards import GuardSet
-from fxplug.ir import Node
 from fxplug.ir.collector import paused_collection
 from fxplug.ir.guards import StateGuard
 from fxplug.semantics.checks import check_length
 from fxplug.semantics.internals import are_calls_heard, is_under_modes
-from fxplug.semantics.kinds import tells_of_tensor
 from fxplug.semantics.modules import returns_new_tensor
 from fxplug.semantics.random_state import kept_random_state
 
@@ -39,8 +37,7 @@ if TYPE_CHECKING:
 
     from fxplug.capture import TracePolicy
     from fxplug.capture.layer_records import LayerCall
-    from fxplug.ir import Graph
-    from fxplug.ir.guards import Guard
+    from fxplug.ir import Node
 
 __all__ = ["capture_plainly"]
 
@@ -72,63 +69,19 @@ def capture_plainly(
                 learn(tracer.unknown_layers)
                 tracer = _trace(program, policy)
             nodes = tracer.graph.nodes.listed()
-            checks = _checks_of_counts(nodes) if tracer.has_unpacked else []
-            asked = tracer.asked_rank or _first_asked(nodes)
-            if tracer.unknown_layers or _do_more(nodes, tracer, asks=asked is not None):
+            checks = checks_of_counts(nodes) if tracer.has_unpacked else []
+            asked = tracer.asked_rank or first_asked(nodes)
+            if tracer.unknown_layers or do_more(nodes, tracer, checks, asks=asked is not None):
                 return None
         _run(program, nodes, args, tracer.layer_calls or ())
         with paused_collection():
-            _settle_checks(tracer.graph, checks)
+            settle_checks(tracer.graph, checks)
             captured = _captured(program, tracer, name)
             if asked is not None:
                 captured.set_guards(GuardSet(*guards_of_dimensions(nodes[: len(args)], args, asked)))
             return captured
     except Exception:
         return None
-
-
-def _checks_of_counts(nodes: Iterable[Node]) -> list[Node]:
-    """Return the checks of how many parts values have that are unpacked."""
-    return [node for node in nodes if node.target is check_length]
-
-
-def _is_shape(node: Node) -> bool:
-    """Return whether a node reads all sizes of a tensor, which says how many dimensions it has."""
-    if node.op == "call_method":
-        return node.target == "size" and len(node.args) == 1 and not node.kwargs
-    return node.target is getattr and node.args[1] == "shape"
-
-
-def _first_asked(nodes: Iterable[Node]) -> Guard | None:
-    """Return where a program first asks how many dimensions a tensor has, None where it does not."""
-    for node in nodes:
-        target = node._target  # pyright: ignore[reportPrivateUsage] - past the property
-        if (target is getattr or target == "size") and _is_shape(node):
-            return _asked_at(node)
-    return None
-
-
-def _asked_at(node: Node) -> Guard:
-    return guard_at(next(iter(node.origins), None), "")
-
-
-def _settle_checks(graph: Graph, checks: Iterable[Node]) -> None:
-    """Take away the checks that follow from how many dimensions inputs have, and say of others what they ask.
-
-    What is unpacked and not used is not read.
-    """
-    for check in checks:
-        value, count, _, *written = cast("tuple[Node, int, str]", check.args)
-        for part in [user for user in value.users if user.target is operator.getitem and not user.users]:
-            graph.erase_node(part)
-        if _is_shape(value):
-            graph.erase_node(check)
-            if not value.users:
-                graph.erase_node(value)
-            continue
-        guard = _asked_at(check)
-        text = f"len({expression(value, INSIDE)}) == {count} (asked at {guard.line}: {guard.source!r})"
-        check.args = (value, count, text, *written)
 
 
 def _trace(program: nn.Module, policy: TracePolicy) -> Tracer:
@@ -160,59 +113,6 @@ def _captured(program: nn.Module, tracer: Tracer, name: str) -> GraphModule:
             StateGuard(f"self.{path}.training", (), flag) for path, flag in tracer.asked_flags.items()
         )
     return GraphModule(program, graph, name)
-
-
-def _do_more(nodes: Iterable[Node], tracer: Tracer, *, asks: bool) -> bool:
-    """Return whether a program does more than what is the same for all inputs of as many dimensions.
-
-    It reads weights and may write to them, makes constants, gives a list to an operator, which may be changed, too, or
-    asks what a tensor is like but for the sizes of computed ones: that is a constant of the captured program, and makes
-    a guard.
-
-    Args:
-        nodes: What it does.
-        tracer: Has traced it.
-        asks: Whether it hangs on how many dimensions its inputs have.
-    """
-    seen: set[Any] = {check_length}
-    reads = len(tracer.weight_nodes)  # Of layers alone.
-    for node in nodes:
-        op, target = node._op, node._target  # pyright: ignore[reportPrivateUsage] - past the properties
-        if op == "get_attr":
-            reads -= 1
-        elif op == "call_function" and target in _OPERATORS:
-            if not all(map(_is_index if target is operator.getitem else _is_operand, node.args)):
-                return True
-        elif target is getattr or (op == "call_method" and target == "size"):
-            if (target is getattr and node.args[1] != "shape") or _is_weight(node.args[0]):
-                return True
-        elif target not in seen:
-            seen.add(target)
-            if (op == "call_method" and tells_of_tensor(target)) or (asks and changes_rank(node)):
-                return True
-    return reads != 0 and (bool(tracer.graph.lifted) or tracer.may_write())
-
-
-def _is_weight(value: Any) -> bool:
-    return isinstance(value, Node) and value.op == "get_attr"
-
-
-_OPERATORS = frozenset(value for value in vars(operator).values() if callable(value))
-_OPERANDS = frozenset({Node, bool, complex, float, int})
-_INDICES = frozenset({Node, int, type(None), type(Ellipsis)})
-
-
-def _is_operand(value: Any) -> bool:
-    return type(value) in _OPERANDS
-
-
-def _is_index(value: Any) -> bool:
-    """Return whether a value is an index in which there are no lists, no masks and no arrays."""
-    if type(value) is tuple:
-        return all(map(_is_index, cast("tuple[Any, ...]", value)))
-    if type(value) is slice:
-        return all(map(_is_index, (value.start, value.stop, value.step)))
-    return type(value) in _INDICES
 
 
 def _takes_tensors(program: nn.Module, args: Sequence[Any]) -> bool:
@@ -257,8 +157,9 @@ def _may_draw(node: Node) -> bool:
     return node._op == "call_function" and node._target not in _DRAWING_NOTHING  # pyright: ignore[reportPrivateUsage]
 
 
-_DRAWING_NOTHING = _OPERATORS | {
-    *(check_length, getattr, *(value for value in vars(math).values() if callable(value))),
+_DRAWING_NOTHING = {
+    *(check_length, getattr),
+    *(value for module in (math, operator) for value in vars(module).values() if callable(value)),
     *(torch.add, torch.cat, torch.conv1d, torch.conv2d, torch.conv3d, torch.flatten, torch.relu),
     *(functional.adaptive_avg_pool2d, functional.avg_pool2d, functional.max_pool2d),
     *(functional.batch_norm, functional.group_norm, functional.layer_norm),

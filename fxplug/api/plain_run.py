@@ -60,8 +60,10 @@ def run_plainly(
             values[node] = next(inputs)
         else:
             value = _value_of(node, op, values, root)
-            for used in node.all_input_nodes:
-                if _end_within(used, node, node):
+            taken: Any = node._inputs
+            for used in (taken,) if taken.__class__ is Node else taken:
+                users: Any = used._users
+                if users is node or (users.__class__ is dict and next(reversed(users)) is node):
                     del values[used]
             if node._users is not None:
                 values[node] = value

@@ -144,6 +144,9 @@ class ConstantKeeper(RootReader):
 
     # -- calls without traced values
 
+    has_made: bool
+    """Whether a call of torch without traced values was heard of."""
+
     def on_plain_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of a call of torch without traced values; make it, or record it.
 
@@ -154,6 +157,7 @@ class ConstantKeeper(RootReader):
         """
         if self._constants.is_busy:
             return function(*args, **kwargs)
+        self.has_made = True
         return self._silently(self._plain_call, function, args, kwargs)
 
     def _plain_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -270,9 +270,19 @@ def holds_the_same(module: nn.Module, parts: Iterable[PlainPart]) -> bool:
             if own(name) is not None:
                 return False
         for name in part.values:
-            if name not in modules and (name not in held or type(own(name)) not in _CONSTANTS):
+            if name not in modules and not _holds_constant(held, name):
                 return False
     return True
+
+
+def _holds_constant(held: dict[str, Any], name: str) -> bool:
+    """Return whether a module with these attributes has a constant or a registered tensor under a name.
+
+    One that has nothing there has what its class has, which is a constant if it is one for another module of the class.
+    """
+    if name in held:
+        return type(held[name]) in _CONSTANTS
+    return type(held["_buffers"].get(name, held["_parameters"].get(name))) in PLAIN
 
 
 # -- what a function finds

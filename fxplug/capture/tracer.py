@@ -48,7 +48,7 @@ from fxplug.capture.outside import OutsideState
 from fxplug.capture.own_calls import refuse_doubled_calls
 from fxplug.capture.plain_functions import MissedProgramError, is_layer_of_torch, plain_program
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, check_settings, is_leaf_by_class
-from fxplug.capture.proxy import AS_A_RESULT, Proxy
+from fxplug.capture.proxy import AS_A_RESULT, Attribute, Proxy
 from fxplug.capture.proxyable import ProxyableClassMeta
 from fxplug.capture.pytrees import InputPlan, NestedCall
 from fxplug.capture.questions import add_place, misunderstood, refuse_cycles
@@ -75,7 +75,7 @@ from fxplug.capture.unseen import MissedFunctionError
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError, shown
-from fxplug.ir import Argument, Graph, ModuleScope, Node, effects, immutable_dict
+from fxplug.ir import Argument, Graph, ModuleScope, Node, immutable_dict
 from fxplug.ir.arguments import EMPTY_DICT
 from fxplug.ir.collector import paused_collection
 from fxplug.semantics.internals import (
@@ -176,6 +176,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     """Paths of modules that are entered though they would stay calls."""
     has_unpacked = False
     """Whether the graph checks how many parts a value has."""
+    has_written = False
+    """Whether the program may write to something; known where it has unpacked values, or is plain and reads weights."""
     traces_plain_alone = False
     """Whether programs are refused that do more than to call modules and torch (see `plain_functions`), or that have
     layers which do more than to compute (see `fxplug.semantics.modules.compute_alone`) or are none of torch."""
@@ -215,7 +217,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._surroundings, self._settings = Surroundings(self._regions), Settings()
         self._readers, self._names_forward = [], False
         self._compares = self._finds_weights = self._is_plain = self._is_watched = self._is_lean = False
-        self._is_repeated = self._ended = self.has_unpacked = False
+        self._is_repeated = self._ended = self.has_unpacked = self.has_written = self.has_made = False
         self._plain_codes: set[int] | None = None
         self._forget_layers()
         self._constants = Constants()
@@ -429,14 +431,15 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def _judge(self, root: Any, concrete_args: Any) -> None:
         """Look, when all is recorded, whether the graph does what the program does at every call."""
-        if self.has_unpacked:
-            note_writes(
-                self.graph, self.root, *((self._below, self._paths) if self._is_plain else self._states.below)
-            )
+        is_plain = self._is_plain
+        # What shares the memory of a weight, such as an array, is looked for where a plain program may write to that.
+        if self.has_unpacked or (is_plain and self._attribute_proxies):
+            modules = (self._below, self._paths) if is_plain else self._states.below
+            self.has_written = note_writes(self.graph, self.root, *modules)
         self.drop_unread_draws()
-        if self._is_plain:
-            if self._attribute_proxies and not self.traces_plain_alone and self.may_write():
-                raise MissedProgramError  # What shares the memory of a weight, such as an array, is looked for then.
+        if is_plain:
+            if self._attribute_proxies and self.has_written and not self.traces_plain_alone:
+                raise MissedProgramError
             return
         if self.policy.is_leaf_module is not None or "is_leaf_module" in self._replaced:
             refuse_doubled_calls(self.graph, *self._states.below)
@@ -451,11 +454,6 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self.settle(root, concrete_args)
         if isinstance(root, nn.Module) and not self._is_repeated:
             self._note_switches(root)
-
-    def may_write(self) -> bool:
-        """Return whether anything that was recorded may write to a value."""
-        found = (effects.effect_of(node, self.root) for node in self.graph.nodes if node.op != "output")
-        return any(effect.writes or effect.unknown for effect in found)
 
     def _run_plainly(self, run: Callable[..., Any], values: list[Any]) -> Any:
         """Run a program with proxies that does nothing but call modules and torch: it leaves all as it was."""
@@ -903,7 +901,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Record what `create_proxy` records, for arguments that are traced values and plain ones: most are.
 
         Returns:
-            The node; None for other arguments, of which nothing is recorded.
+            The node; None for other arguments. Attributes among them that were only read so far are recorded then.
         """
         if kind != "call_method" if target.__class__ is str else kind != "call_function":
             return None
@@ -911,7 +909,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         inputs: list[Node] = []
         for value in args:
             own = type(value)
-            if own is Proxy or own in _MIXED_PROXIES:
+            if own is Proxy or own is Attribute or own in _MIXED_PROXIES:
                 value = value.node  # noqa: PLW2901 - what the graph gets in its place
                 inputs.append(value)
             elif own not in _DIRECT:

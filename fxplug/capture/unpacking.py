@@ -41,18 +41,22 @@ def check_count(tracer: Any, value: Any, count: int) -> None:
         count: How many names there are.
     """
     node = value.node
-    # A program that is run as it was traced is to tell its own error from that of the captured one.
-    if not tracer.traces_plain_alone and _most_parts(node, tracer.root) == count:
+    # A program that is run as it was traced is to tell its own error from that of the captured one, which says more.
+    is_alone = tracer.traces_plain_alone
+    if not is_alone and _most_parts(node, tracer.root) == count:
         return
-    text = f"{count} value{'' if count == 1 else 's'} to unpack{place_in_program(3)}"
+    text = "" if is_alone else f"{count} value{'' if count == 1 else 's'} to unpack{place_in_program(3)}"
     tracer.create_proxy("call_function", check_length, (value, count, text), {})
     tracer.has_unpacked = True
 
 
 def note_writes(
     graph: Graph, root: Module | None, modules: Iterable[Module], paths: Mapping[int, str]
-) -> None:
+) -> bool:
     """Let the checks of numbers of parts know, when all is recorded, whether something is written before them.
+
+    Returns:
+        Whether anything is written at all, as far as that is known.
 
     Args:
         graph: Of the whole program; a program that has been written to cannot be run instead of it.
@@ -69,8 +73,11 @@ def note_writes(
             if written and len(node.args) == _WITHOUT_WRITES:
                 node.args = (*node.args, False)
         elif not written and not (node.op == "call_module" and target in pure):
+            if node.op == "output":
+                break
             effect = effects.effect_of(node, root)
             written = not (effect is PURE or effect.is_pure or target in CHECKS or target is assert_function)
+    return written
 
 
 _WITHOUT_WRITES = 3

@@ -150,20 +150,23 @@ def _library_rule(node: Node, _: Any) -> Effect | None:
     name = operator_name(node.target)
     if name is None:
         return None
-    if _bound(node, "out", default=None) is not None:
-        return writes("out", *_positions(node, "out"))
-    if (name.endswith("_") and not name.endswith("__")) or _bound(
-        node, "inplace", default=False
-    ) is not False:
-        return writes(0)
+    written = _written_by(node, name)
     special = _SPECIAL_FUNCTIONS.get(node.target)
-    if special is not None:
-        return special(node)
-    effect = named_effect(node, name)
+    effect = named_effect(node, name) if special is None else special(node)
+    if written is not None:
+        return written.join(RANDOM) if effect is not None and effect.random else written
     if effect is not None:
         return effect
     functional = getattr(F, name, None) is node.target
     return PURE if name in (_PURE_FUNCTIONALS if functional else _PURE_FUNCTIONS) else None
+
+
+def _written_by(node: Node, name: str) -> Effect | None:
+    """Return what a function of torch writes to because of how it is called, or named; None for nothing."""
+    if _bound(node, "out", default=None) is not None:
+        return writes("out", *_positions(node, "out"))
+    is_in_place = name.endswith("_") and not name.endswith("__")
+    return writes(0) if is_in_place or _bound(node, "inplace", default=False) is not False else None
 
 
 def _known_rule(node: Node, _: Any) -> Effect | None:
@@ -264,13 +267,16 @@ _SPECIAL_FUNCTIONS: dict[Any, Callable[[Node], Effect]] = {
 
 def _method_rule(node: Node, _: Any) -> Effect | None:
     name: str = node.target
-    if node.kwargs.get("out") is not None:
-        return writes("out")
-    if name.endswith("_") and not name.endswith("__"):
-        return writes(0)
-    if name in _PURE_METHODS:
+    if name in _PURE_METHODS and node.kwargs.get("out") is None:
         return PURE
-    return named_effect(node, name) if hasattr(torch.Tensor, name) else None
+    effect = named_effect(node, name) if hasattr(torch.Tensor, name) else None
+    if node.kwargs.get("out") is not None:
+        written = writes("out")
+    elif name.endswith("_") and not name.endswith("__"):
+        written = writes(0)
+    else:
+        return effect
+    return written.join(RANDOM) if effect is not None and effect.random else written
 
 
 @functools.cache

@@ -263,3 +263,94 @@ def test_draws_for_shapes_of_inputs_leave_the_random_state(plainly):
         torch.manual_seed(4)
         results.append(model(X))
     torch.testing.assert_close(*results)
+
+
+def slices_a_shape_by_a_size(self, x):
+    y = torch.zeros(x.shape[x.size(0) :])
+    (last,) = y.shape
+    return x * last
+
+
+def repeats_a_shape(self, x):
+    return torch.zeros(x.shape * x.size(0)).view(-1)[: x.size(1)].sum() + x
+
+
+def flattens_from_a_size(self, x):
+    return x.flatten(x.size(0) - 1), x.shape
+
+
+def averages_over_dimensions_of_sizes(self, x):
+    return x.mean(x.shape[1:] if False else x.size(0) - 1), x.shape
+
+
+def indexes_by_a_value(self, x):
+    order = x[:, 0, 0].argsort()
+    return x[order].shape, x.view(-1)
+
+
+def unpacks_a_tensor(self, x):
+    first, second = self.back(x)
+    return F.relu(first.exp(), inplace=True) + second
+
+
+def unpacks_what_it_has_written_before(self, x):
+    y = self.back(x) + 1
+    y += 1
+    left, right = y.chunk(2, dim=1)
+    return left.sum() - right.sum()
+
+
+def makes_a_draw_for_nothing(self, x):
+    torch.rand(3, out=torch.empty(3))
+    return x.view(-1)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        *(
+            averages_over_dimensions_of_sizes,
+            flattens_from_a_size,
+            indexes_by_a_value,
+            makes_a_draw_for_nothing,
+        ),
+        *(repeats_a_shape, slices_a_shape_by_a_size, unpacks_a_tensor, unpacks_what_it_has_written_before),
+    ],
+)
+def test_programs_whose_dimensions_or_parts_are_not_known_are_listened_to(plainly, forward):
+    net, x = net_of(forward), torch.randn(2, 3, 4)
+    captured = fxplug.trace(net, (x,), check=False)
+    assert plainly == [None]
+    torch.manual_seed(1)
+    result, drawn = net(x.clone()), torch.rand(1)
+    torch.manual_seed(1)
+    torch.testing.assert_close(captured(x.clone()), result)
+    assert torch.equal(torch.rand(1), drawn)
+
+
+def test_what_the_program_reads_itself_of_what_it_unpacks_stays():
+    def forward(self, x, index):
+        parts = self.back(x).chunk(2, dim=1)
+        left, _ = parts
+        parts[1]
+        parts[0][index]
+        return left
+
+    net = net_of(forward)
+    captured = fxplug.trace(net, (torch.randn(2, 4, 4), torch.tensor(1)), check=False)
+    with pytest.raises(IndexError):
+        net(torch.randn(2, 4, 4), torch.tensor(5))
+    with pytest.raises(IndexError):
+        captured(torch.randn(2, 4, 4), torch.tensor(5))
+
+
+def test_an_index_that_is_unpacked_stays_an_index():
+    def forward(self, x, index):
+        first, second = index.chunk(2)
+        x[index]
+        return x.view(-1) * first + second
+
+    net = net_of(forward)
+    captured = fxplug.trace(net, (torch.randn(2, 3), torch.tensor([0, 1])), check=False)
+    with pytest.raises(IndexError):
+        captured(torch.randn(2, 3), torch.tensor([0, 5]))

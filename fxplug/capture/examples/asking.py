@@ -33,6 +33,8 @@ INSIDE = 9
 
 
 _CHANGES_RANK = frozenset({"squeeze", "squeeze_", "squeeze_copy"})
+_JOINING = {"flatten": 1, "tensordot": 2}
+"""Functions and methods that make one dimension of several -> how many of their arguments are tensors."""
 _KNOWN = frozenset({"_operator", "builtins", "math", "torch"})
 
 
@@ -40,14 +42,24 @@ def changes_rank(node: Node) -> bool:
     """Return whether the number of dimensions of a result hangs on sizes, or is not known to follow from ranks."""
     op = node.op
     if op == "call_method":
-        return node.target in _CHANGES_RANK
+        return node.target in _CHANGES_RANK or _joins_dimensions(node, str(node.target))
     if op != "call_function":
         return False
     target: Any = node.target
-    if isinstance(target, BuiltinFunctionType):
-        return target.__name__ in _CHANGES_RANK
-    home = str(getattr(target, "__module__", None)).partition(".")[0]
-    return home not in _KNOWN or getattr(target, "__name__", "") in _CHANGES_RANK
+    name = str(getattr(target, "__name__", ""))
+    if not isinstance(target, BuiltinFunctionType):
+        home = str(getattr(target, "__module__", None)).partition(".")[0]
+        if home not in _KNOWN:
+            return True
+    return name in _CHANGES_RANK or _joins_dimensions(node, name)
+
+
+def _joins_dimensions(node: Node, name: str) -> bool:
+    """Return whether a call makes one dimension of as many as a number says that is computed."""
+    if name not in _JOINING:
+        return False
+    given = (*node.args[_JOINING[name] :], *node.kwargs.values())
+    return any(isinstance(one, Node) for one in given)
 
 
 def is_arithmetic(node: Node) -> bool:

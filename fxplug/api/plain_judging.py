@@ -1,0 +1,267 @@
+"""Whether what was traced of a plain program is all that there is to say of it, and what its checks are to say.
+
+A program that was listened to on examples has guards: what it asks is a constant of the captured program. Of a program
+that was traced without them it is known what it asks from the nodes alone.
+"""
+
+# Each node of a network is looked at here: its slots are read, not the properties in front of them.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any, cast
+
+from fxplug.capture.examples.asking import INSIDE, changes_rank
+from fxplug.capture.examples.guarding import expression, guard_at
+from fxplug.ir import Node
+from fxplug.semantics.checks import check_length
+from fxplug.semantics.kinds import count_of_results, tells_of_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fxplug.capture import Tracer
+    from fxplug.ir import Graph
+    from fxplug.ir.guards import Guard
+
+__all__ = ["checks_of_counts", "do_more", "first_asked", "settle_checks"]
+
+
+def checks_of_counts(nodes: Iterable[Node]) -> list[Node]:
+    """Return the checks of how many parts values have that are unpacked."""
+    return [node for node in nodes if node._target is check_length]
+
+
+def first_asked(nodes: Iterable[Node]) -> Guard | None:
+    """Return where a program first asks how many dimensions a tensor has, None where it does not."""
+    for node in nodes:
+        target = node._target
+        if (target is getattr or target == "size") and _is_shape(node):
+            return _asked_at(node)
+    return None
+
+
+def _is_shape(node: Node) -> bool:
+    """Return whether a node reads all sizes of a tensor, which says how many dimensions it has."""
+    if node._op == "call_method":
+        return node._target == "size" and len(node._args) == 1 and not node._kwargs
+    return node._target is getattr and node._args[1] == "shape"
+
+
+def _asked_at(node: Node) -> Guard:
+    return guard_at(next(iter(node.origins), None), "")
+
+
+# -- checks
+
+
+def settle_checks(graph: Graph, checks: Iterable[Node]) -> None:
+    """Take away the checks that follow from how many dimensions inputs have, and say of others what they ask.
+
+    What is unpacked and not used is not read.
+    """
+    places: dict[tuple[Any, int], Guard] = {}  # The blocks of a network run the same lines.
+    for check in checks:
+        value, count = cast("tuple[Node, int]", check._args[:2])
+        for part in _parts(check, value, count):
+            if not part.users:
+                graph.erase_node(part)
+        if _is_shape(value) or _count_of(value) == count:
+            graph.erase_node(check)
+            if _is_shape(value) and not value.users:
+                graph.erase_node(value)
+            continue
+        origin = next(iter(check.origins), None)
+        place = (None, 0) if origin is None else (origin.code, origin.offset)
+        guard = places.get(place)
+        if guard is None:
+            guard = places[place] = guard_at(origin, "")
+        text = f"len({expression(value, INSIDE)}) == {count} (asked at {guard.line}: {guard.source!r})"
+        check.args = (value, count, text)
+
+
+def _parts(check: Node, value: Node, count: int) -> list[Node]:
+    """Return the nodes behind a check that read the parts which are unpacked."""
+    parts: list[Node] = []
+    node = check._next
+    while len(parts) < count and node._target is operator.getitem and node._args == (value, len(parts)):
+        parts.append(node)
+        node = node._next
+    return parts
+
+
+def _count_of(value: Node) -> int | None:
+    """Return how many parts a value always has; None where it may be fewer, or another number."""
+    name = _name_of(value)
+    return None if name in _PARTED else count_of_results(value._target, value._args, value._kwargs)
+
+
+def _name_of(node: Node) -> str:
+    target: Any = node._target
+    return target if isinstance(target, str) else str(getattr(target, "__name__", ""))
+
+
+_PARTED = frozenset(
+    {
+        *("chunk", "split", "split_with_sizes", "tensor_split", "unbind", "unsafe_chunk", "unsafe_split"),
+        *("unsafe_split_with_sizes", "broadcast_tensors", "meshgrid"),
+    }
+)
+"""Functions and methods that return as many parts as their arguments or the sizes of these say."""
+
+
+# -- what a program does
+
+
+def do_more(nodes: Sequence[Node], tracer: Tracer, checks: Iterable[Node], *, asks: bool) -> bool:
+    """Return whether a program does more than what is the same for all inputs of as many dimensions.
+
+    It reads weights and may write to them, makes constants, gives a list to an operator, which may be changed, too, or
+    asks what a tensor is like but for the sizes of computed ones: that is a constant of the captured program, and makes
+    a guard. Or it takes apart what is no tuple of torch's, or may write to something before it does.
+
+    Args:
+        nodes: What it does.
+        tracer: Has traced it.
+        checks: Of how many parts values have, among the nodes.
+        asks: Whether it hangs on how many dimensions its inputs have.
+    """
+    if tracer.has_made or any(not _may_be_settled(cast("Node", check._args[0]), tracer) for check in checks):
+        return True
+    seen: set[Any] = {check_length}
+    reads = len(tracer.weight_nodes)  # Of layers alone.
+    for node in nodes:
+        op, target = node._op, node._target
+        if op == "get_attr":
+            reads -= 1
+        elif op == "call_function" and target in _OPERATORS:
+            if not all(map(_is_index if target is operator.getitem else _is_operand, node._args)):
+                return True
+        elif target is getattr or (op == "call_method" and target == "size"):
+            if (target is getattr and node._args[1] != "shape") or _is_weight(node._args[0]):
+                return True
+        elif target not in seen:
+            seen.add(target)
+            if (op == "call_method" and tells_of_tensor(target)) or (asks and changes_rank(node)):
+                return True
+    return (bool(reads) and tracer.has_written) or (asks and _makes_ranks_of_sizes(nodes))
+
+
+def _may_be_settled(value: Node, tracer: Tracer) -> bool:
+    """Return whether a check of how many parts a value has is what listening would have recorded."""
+    return _is_shape(value) or (_returns_parts(value) and not tracer.has_written)
+
+
+def _returns_parts(value: Node) -> bool:
+    """Return whether a value is what a function or method of torch returns that returns several."""
+    is_call = value._op in {"call_function", "call_method"}
+    if not is_call or value._target is operator.getitem:
+        return False
+    return (
+        _name_of(value) in _PARTED or count_of_results(value._target, value._args, value._kwargs) is not None
+    )
+
+
+def _is_weight(value: Any) -> bool:
+    return isinstance(value, Node) and value._op == "get_attr"
+
+
+_OPERATORS = frozenset(value for value in vars(operator).values() if callable(value))
+_OPERANDS = frozenset({Node, bool, complex, float, int})
+_INDICES = frozenset({Node, int, type(None), type(Ellipsis)})
+
+
+def _is_operand(value: Any) -> bool:
+    return type(value) in _OPERANDS
+
+
+def _is_index(value: Any) -> bool:
+    """Return whether a value is an index in which there are no lists, no masks and no arrays."""
+    if type(value) is tuple:
+        return all(map(_is_index, cast("tuple[Any, ...]", value)))
+    if type(value) is slice:
+        return all(map(_is_index, (value.start, value.stop, value.step)))
+    return type(value) in _INDICES
+
+
+# -- how many dimensions results have
+
+
+def _makes_ranks_of_sizes(nodes: Iterable[Node]) -> bool:
+    """Return whether how many dimensions a result has may hang on sizes, and not only on those of inputs.
+
+    Sizes are followed from where they are read: they may be computed with, be indices, and be given to functions to
+    which they are sizes, too.
+    """
+    known: dict[Node, str] = {}
+    used: set[Node] = set()
+    for node in nodes:
+        target = node._target
+        if target is getattr or (target == "size" and node._op == "call_method"):
+            kind = _SIZES if _is_shape(node) else _NUMBER
+        elif node not in used and target is not operator.getitem:
+            continue
+        elif node._op == "call_function" and (target in _OPERATORS or target in _OF_NUMBERS):
+            kind = _kind_of_result(node, known)
+        elif node._op == "output" or target is check_length or _name_of(node) in _SIZED:
+            continue
+        else:
+            return True
+        if not kind:
+            return True
+        if kind != _OTHER:
+            known[node] = kind
+            used.update(node.users)
+    return False
+
+
+def _kind_of_result(node: Node, known: dict[Node, str]) -> str:
+    """Return what an operator gives: a number, sizes or something else; nothing where that cannot be said."""
+    args: tuple[Any, ...] = node._args
+    given = [known.get(one) for one in node.all_input_nodes]
+    if node._target is not operator.getitem:
+        return "" if _SIZES in given else _NUMBER if all(kind == _NUMBER for kind in given) else _OTHER
+    if given[0] != _SIZES:
+        # An index may be a mask, or a number, as its class has it.
+        return _OTHER if all(kind == _NUMBER for kind in given[1:]) else ""
+    if type(args[1]) is int or (isinstance(args[1], Node) and given[1:] == [_NUMBER]):
+        return _NUMBER
+    return _SIZES if len(given) == 1 else ""
+
+
+_NUMBER, _SIZES, _OTHER = "number", "sizes", "other"
+_OF_NUMBERS = frozenset(value for value in vars(math).values() if callable(value))
+_SIZED = frozenset(
+    {
+        *(
+            "arange",
+            "empty",
+            "eye",
+            "expand",
+            "full",
+            "linspace",
+            "masked_fill",
+            "narrow",
+            "new_empty",
+            "new_full",
+        ),
+        *("new_ones", "new_zeros", "ones", "rand", "randn", "repeat", "reshape", "tile", "view", "zeros"),
+        *(
+            "chunk",
+            "split",
+            "tril",
+            "triu",
+            "add",
+            "div",
+            "mul",
+            "sub",
+            "clamp",
+            "pow",
+            "scaled_dot_product_attention",
+        ),
+        *("adaptive_avg_pool2d", "interpolate", "roll"),
+    }
+)
+"""Functions and methods to which numbers are sizes, places or values, and do not say how many dimensions there are."""
