@@ -381,8 +381,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             raise TraceError(
                 f"Cannot trace {shown(root)}: pass a module or a function, not a {type(root).__name__}."
             )
-        notes = self.policy.node_created, self.policy.proxy_mixins
-        self._is_lean = self._converts_plainly and self._records_plainly and notes == (None, None)
+        is_plain = self._converts_plainly and self._records_plainly
+        self._is_lean = is_plain and self.policy.proxy_mixins is None
         plain = self._plain_program(root) if is_module and concrete_args is None else None
         self._is_plain, self._plain_codes = plain is not None, plain
         if self.traces_plain_alone and not (self._is_plain and compute_alone(self._below)):
@@ -846,6 +846,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         node = self._create_plainly(kind, target, args, kwargs) if is_lean else None
         if node is None:
             node = self._create_converted(kind, target, args, kwargs, name, type_expr)
+        elif self.policy.node_created is not None:
+            self._note(node)
         if proxy_factory_fn is not None:
             return proxy_factory_fn(node)
         if not self._records_plainly:

@@ -15,8 +15,8 @@ from fxplug.errors import FxplugError
 
 
 def long_way():
-    """Return a tracer that tells somebody of every node, and so leaves none to the short way."""
-    return Tracer(policy=TracePolicy(node_created=lambda node, context: None))
+    """Return a tracer that asks somebody about the proxy of every node, and so leaves none to the short way."""
+    return Tracer(policy=TracePolicy(proxy_mixins=lambda node, kind, context: ()))
 
 
 class Name(str):
@@ -71,6 +71,13 @@ def test_both_ways_record_the_same(program):
 
     short.lint()
     assert told(short) == told(long)
+
+
+def test_a_policy_is_told_of_each_node_on_both_ways():
+    told = []
+    policy = TracePolicy(node_created=lambda node, context: told.append(node.name))
+    graph = Tracer(policy=policy).trace(lambda x: torch.cat([x.relu(), x + 1]).view(-1))
+    assert told == [node.name for node in graph.nodes]
 
 
 def test_a_value_of_another_trace_is_refused_on_the_short_way():
