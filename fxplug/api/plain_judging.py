@@ -20,7 +20,7 @@ from fxplug.semantics.checks import check_length
 from fxplug.semantics.kinds import count_of_results, tells_of_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from fxplug.capture import Tracer
     from fxplug.ir import Graph
@@ -128,7 +128,9 @@ def do_more(nodes: Sequence[Node], tracer: Tracer, checks: Iterable[Node], *, as
         checks: Of how many parts values have, among the nodes.
         asks: Whether it hangs on how many dimensions its inputs have.
     """
-    if tracer.has_made or any(not _may_be_settled(cast("Node", check._args[0]), tracer) for check in checks):
+    if tracer.has_made_constants or any(
+        not _may_be_settled(cast("Node", check._args[0]), tracer) for check in checks
+    ):
         return True
     seen: set[Any] = {check_length}
     reads = len(tracer.weight_nodes)  # Of layers alone.
@@ -142,7 +144,7 @@ def do_more(nodes: Sequence[Node], tracer: Tracer, checks: Iterable[Node], *, as
         elif target is getattr or (op == "call_method" and target == "size"):
             if (target is getattr and node._args[1] != "shape") or _is_weight(node._args[0]):
                 return True
-        elif target not in seen:
+        elif target not in seen:  # What hangs on the numbers that a call is given is looked at in the end.
             seen.add(target)
             if (op == "call_method" and tells_of_tensor(target)) or (asks and changes_rank(node)):
                 return True
@@ -220,48 +222,38 @@ def _makes_ranks_of_sizes(nodes: Iterable[Node]) -> bool:
 def _kind_of_result(node: Node, known: dict[Node, str]) -> str:
     """Return what an operator gives: a number, sizes or something else; nothing where that cannot be said."""
     args: tuple[Any, ...] = node._args
-    given = [known.get(one) for one in node.all_input_nodes]
     if node._target is not operator.getitem:
+        given = [known.get(one) for one in node.all_input_nodes]
         return "" if _SIZES in given else _NUMBER if all(kind == _NUMBER for kind in given) else _OTHER
-    if given[0] != _SIZES:
-        # An index may be a mask, or a number, as its class has it.
-        return _OTHER if all(kind == _NUMBER for kind in given[1:]) else ""
-    if type(args[1]) is int or (isinstance(args[1], Node) and given[1:] == [_NUMBER]):
+    whole, key = args
+    indices = list(_nodes_in(key))
+    # An index that is no number may be a mask, as its class has it: it is another number of dimensions then.
+    if any(known.get(one) != _NUMBER for one in indices):
+        return ""
+    if known.get(whole) != _SIZES:
+        return _OTHER
+    if type(key) is int or isinstance(key, Node):
         return _NUMBER
-    return _SIZES if len(given) == 1 else ""
+    return "" if indices else _SIZES
+
+
+def _nodes_in(key: Any) -> Iterator[Node]:
+    """Yield the nodes in an index."""
+    if isinstance(key, Node):
+        yield key
+    elif isinstance(key, slice):
+        yield from _nodes_in((key.start, key.stop, key.step))
+    elif isinstance(key, tuple):
+        for part in cast("tuple[Any, ...]", key):
+            yield from _nodes_in(part)
 
 
 _NUMBER, _SIZES, _OTHER = "number", "sizes", "other"
 _OF_NUMBERS = frozenset(value for value in vars(math).values() if callable(value))
-_SIZED = frozenset(
-    {
-        *(
-            "arange",
-            "empty",
-            "eye",
-            "expand",
-            "full",
-            "linspace",
-            "masked_fill",
-            "narrow",
-            "new_empty",
-            "new_full",
-        ),
-        *("new_ones", "new_zeros", "ones", "rand", "randn", "repeat", "reshape", "tile", "view", "zeros"),
-        *(
-            "chunk",
-            "split",
-            "tril",
-            "triu",
-            "add",
-            "div",
-            "mul",
-            "sub",
-            "clamp",
-            "pow",
-            "scaled_dot_product_attention",
-        ),
-        *("adaptive_avg_pool2d", "interpolate", "roll"),
-    }
+_NAMES = (
+    "adaptive_avg_pool2d add arange chunk clamp div empty expand eye full interpolate linspace masked_fill mul narrow "
+    "new_empty new_full new_ones new_zeros ones pow rand randn repeat reshape roll scaled_dot_product_attention split "
+    "sub tile tril triu view zeros"
 )
+_SIZED = frozenset(_NAMES.split())
 """Functions and methods to which numbers are sizes, places or values, and do not say how many dimensions there are."""

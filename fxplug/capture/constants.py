@@ -144,7 +144,7 @@ class ConstantKeeper(RootReader):
 
     # -- calls without traced values
 
-    has_made: bool
+    has_made_constants: bool
     """Whether a call of torch without traced values was heard of."""
 
     def on_plain_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -157,7 +157,7 @@ class ConstantKeeper(RootReader):
         """
         if self._constants.is_busy:
             return function(*args, **kwargs)
-        self.has_made = True
+        self.has_made_constants = True
         return self._silently(self._plain_call, function, args, kwargs)
 
     def _plain_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -217,7 +217,9 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._surroundings, self._settings = Surroundings(self._regions), Settings()
         self._readers, self._names_forward = [], False
         self._compares = self._finds_weights = self._is_plain = self._is_watched = self._is_lean = False
-        self._is_repeated = self._ended = self.has_unpacked = self.has_written = self.has_made = False
+        self._is_repeated = self._ended = self.has_unpacked = self.has_written = self.has_made_constants = (
+            False
+        )
         self._plain_codes: set[int] | None = None
         self._forget_layers()
         self._constants = Constants()

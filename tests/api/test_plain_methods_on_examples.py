@@ -280,7 +280,7 @@ def flattens_from_a_size(self, x):
 
 
 def averages_over_dimensions_of_sizes(self, x):
-    return x.mean(x.shape[1:] if False else x.size(0) - 1), x.shape
+    return x.mean(x.size(0) - 1), x.shape
 
 
 def indexes_by_a_value(self, x):
@@ -328,29 +328,37 @@ def test_programs_whose_dimensions_or_parts_are_not_known_are_listened_to(plainl
     assert torch.equal(torch.rand(1), drawn)
 
 
-def test_what_the_program_reads_itself_of_what_it_unpacks_stays():
-    def forward(self, x, index):
-        parts = self.back(x).chunk(2, dim=1)
-        left, _ = parts
-        parts[1]
-        parts[0][index]
-        return left
+def reads_a_part(self, x, index):
+    parts = x.chunk(2)
+    _, right = parts
+    parts[index]
+    return right * 1
+
+
+def reads_by_what_it_unpacks(self, x, index):
+    first, second = index
+    x[index]
+    return x.view(-1) * first + second
+
+
+@pytest.mark.parametrize(
+    ("forward", "good", "bad"), [(reads_a_part, 1, 5), (reads_by_what_it_unpacks, [0, 1], [0, 5])]
+)
+def test_what_the_program_reads_itself_of_what_it_unpacks_stays(forward, good, bad):
+    net, x = net_of(forward), torch.randn(2, 3)
+    captured = fxplug.trace(net, (x, torch.tensor(good)), check=False)
+    torch.testing.assert_close(captured(x, torch.tensor(good)), net(x, torch.tensor(good)))
+    for model in (net, captured):
+        with pytest.raises(IndexError):
+            model(x, torch.tensor(bad))
+
+
+def test_a_value_that_is_its_own_index_is_listened_to(plainly):
+    def forward(self, x):
+        (length,) = x[x].shape
+        return x.view(-1) * length
 
     net = net_of(forward)
-    captured = fxplug.trace(net, (torch.randn(2, 4, 4), torch.tensor(1)), check=False)
-    with pytest.raises(IndexError):
-        net(torch.randn(2, 4, 4), torch.tensor(5))
-    with pytest.raises(IndexError):
-        captured(torch.randn(2, 4, 4), torch.tensor(5))
-
-
-def test_an_index_that_is_unpacked_stays_an_index():
-    def forward(self, x, index):
-        first, second = index.chunk(2)
-        x[index]
-        return x.view(-1) * first + second
-
-    net = net_of(forward)
-    captured = fxplug.trace(net, (torch.randn(2, 3), torch.tensor([0, 1])), check=False)
-    with pytest.raises(IndexError):
-        captured(torch.randn(2, 3), torch.tensor([0, 5]))
+    captured = fxplug.trace(net, (torch.tensor([[True, False], [False, True]]),), check=False)
+    assert plainly == [None]
+    assert captured(torch.ones(2, 2).bool()).shape == (4,)
