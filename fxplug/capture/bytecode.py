@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import dis
 import sys
+import weakref
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType
 
 __all__ = [
@@ -19,8 +22,32 @@ __all__ = [
     "find_assertion",
     "globals_read",
     "is_read_later",
+    "read_once",
     "unpacked_count",
 ]
+
+_T = TypeVar("_T")
+
+
+def read_once(read: Callable[[CodeType], _T]) -> Callable[[CodeType], _T]:
+    """Return what keeps the answers of a function about code, for as long as there is the code.
+
+    Code compares and hashes by all that it holds; what is kept is found by its address.
+
+    Args:
+        read: Returns something that nobody changes.
+    """
+    kept: dict[int, tuple[weakref.ref[CodeType], _T]] = {}
+
+    @wraps(read)
+    def read_or_find(code: CodeType) -> _T:
+        key = id(code)
+        known = kept.get(key)
+        if known is None:
+            known = kept[key] = weakref.ref(code, lambda _: kept.pop(key, None)), read(code)
+        return known[1]
+
+    return read_or_find
 
 
 def unpacked_count(code: CodeType, offset: int) -> int | None:
@@ -59,10 +86,16 @@ class Assertion:
         self.message = message
 
 
+@read_once
+def _instructions_of(code: CodeType) -> list[dis.Instruction]:
+    """Return the instructions of a function that do something."""
+    return [entry for entry in dis.get_instructions(code) if entry.opname not in _TRANSPARENT]
+
+
 def find_assertion(code: CodeType, offset: int) -> Assertion | None:
     """Return the assertion for which the instruction at `offset` asks whether a value is true, None for others."""
     offset = _beyond_prefixes(code.co_code, offset)
-    instructions = [entry for entry in dis.get_instructions(code) if entry.opname not in _TRANSPARENT]
+    instructions = _instructions_of(code)
     index = next((number for number, entry in enumerate(instructions) if entry.offset == offset), None)
     if index is None:
         return None
@@ -132,7 +165,7 @@ def is_read_later(code: CodeType, offset: int, name: str) -> bool:
     if name in code.co_cellvars or name in code.co_freevars:
         return True  # Functions inside may read it at any time.
     offset = _beyond_prefixes(code.co_code, offset)
-    entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _TRANSPARENT]
+    entries = _instructions_of(code)
     offsets = [entry.offset for entry in entries]
     start = bisect_right(offsets, offset)
     # Python 3.10 has instructions for what later Pythons say in a table.
@@ -228,12 +261,13 @@ _FLAGS = 1 if sys.version_info >= (3, 11) else 0
 # -- parameters that are changed
 
 
-def changed_parameters(code: CodeType) -> set[str]:
+@read_once
+def changed_parameters(code: CodeType) -> frozenset[str]:
     """Return those parameters of a function whose elements it plainly assigns, deletes, adds or takes away.
 
     That is, where it names the parameter in the same expression, and has given it no other value.
     """
-    entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _TRANSPARENT]
+    entries = _instructions_of(code)
     found: set[str] = set()
     for index, entry in enumerate(entries):
         before = [name for one in entries[max(index - 2, 0) : index] for name in _names_loaded(one)]
@@ -245,7 +279,7 @@ def changed_parameters(code: CodeType) -> set[str]:
     assigned = {
         name for entry in entries if entry.opname.startswith("STORE_FAST") for name in _names_in(entry)
     }
-    return found & set(code.co_varnames[:count]) - assigned
+    return frozenset(found & set(code.co_varnames[:count]) - assigned)
 
 
 _ADDING = frozenset(

@@ -19,6 +19,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fxplug.capture.attributes import attribute_of
+from fxplug.capture.bytecode import read_once
 from fxplug.capture.callsites import callee_of, entries_of
 from fxplug.errors import TraceError
 
@@ -73,23 +74,14 @@ def conversions_heard_in(namespace: dict[str, Any], names: Iterable[str]) -> lis
 
 
 _NOTHING: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
-_known: dict[int, tuple[weakref.ref[CodeType], tuple[frozenset[str], frozenset[str]]]] = {}
-"""By id, because code compares and hashes by all that it holds."""
 
 
+@read_once
 def _uses(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     """Return which of the names a function calls, and which it uses otherwise, with the functions in it."""
-    key = id(code)
-    known = _known.get(key)
-    if known is None:
-        own = _own_uses(code) if not CONVERSIONS.keys().isdisjoint(code.co_names) else _NOTHING
-        parts = [own, *(_uses(part) for part in code.co_consts if isinstance(part, CodeType))]
-        found = (
-            frozenset().union(*(part[0] for part in parts)),
-            frozenset().union(*(part[1] for part in parts)),
-        )
-        known = _known[key] = (weakref.ref(code, lambda _: _known.pop(key, None)), found)
-    return known[1]
+    own = _own_uses(code) if not CONVERSIONS.keys().isdisjoint(code.co_names) else _NOTHING
+    parts = [own, *(_uses(part) for part in code.co_consts if isinstance(part, CodeType))]
+    return frozenset().union(*(part[0] for part in parts)), frozenset().union(*(part[1] for part in parts))
 
 
 def _own_uses(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:

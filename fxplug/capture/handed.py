@@ -136,12 +136,13 @@ def _is_harmless(target: Any) -> bool:
 
 
 def _containers_in(value: Any, steps: int = _STEPS) -> Iterator[Any]:
-    """Yield the lists, dicts and the like in a value."""
-    if isinstance(value, _KINDS):
+    """Yield the lists, dicts and the like in a value; a traced one is none, whatever it says that its class is."""
+    kind = type(value)
+    if issubclass(kind, _KINDS):
         yield value
-    if isinstance(value, (list, tuple, dict)) and steps:
+    if steps and issubclass(kind, (list, tuple, dict)):
         for part in _elements(value):
-            if isinstance(part, (*_KINDS, tuple)):
+            if issubclass(type(part), (*_KINDS, tuple)):
                 yield from _containers_in(part, steps - 1)
 
 
@@ -189,18 +190,19 @@ def _holds(value: Any, container: Any, steps: int = _STEPS) -> bool:
     """Return whether a value is a container, or is one that holds it."""
     if value is container:
         return True
-    if steps == 0 or not isinstance(value, (*_KINDS, tuple)):
+    if steps == 0 or not issubclass(type(value), (*_KINDS, tuple)):
         return False
     return any(
         _holds(part, container, steps - 1)
         for part in _elements(cast("list[Any]", value))
-        if isinstance(part, (*_KINDS, tuple))
+        if issubclass(type(part), (*_KINDS, tuple))
     )
 
 
 def _outlives(value: Any) -> bool:
     """Return whether a value is an object, whose attributes are there for the next call, too."""
-    return isinstance(value, nn.Module) or (not isinstance(value, torch.Tensor) and is_object(value))
+    kind = type(value)
+    return issubclass(kind, nn.Module) or (not issubclass(kind, (torch.Tensor, Proxy)) and is_object(value))
 
 
 def _has(value: Any, container: Any) -> bool:

@@ -23,7 +23,7 @@ import torch.nn.utils.rnn
 from torch import nn
 
 from fxplug.capture.attributes import attribute_of, can_be_asked
-from fxplug.capture.bytecode import globals_read
+from fxplug.capture.bytecode import globals_read, read_once
 from fxplug.capture.caches import CACHED
 from fxplug.capture.containers import (
     PLAIN,
@@ -95,27 +95,19 @@ class Scan:
     """Whether it looks for functions in ways that cannot be followed."""
 
 
-_scans: dict[int, tuple[weakref.ref[CodeType], Scan]] = {}
-"""By id, because code compares and hashes by all that it holds."""
-
-
+@read_once
 def scan_of(code: CodeType) -> Scan:
-    """Return what the bytecode of a function says; it is read once."""
-    key = id(code)
-    known = _scans.get(key)
-    if known is None:
-        inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-        own = names_in_texts(code).union(code.co_names)
-        names = own.union(*(scan_of(part).names for part in inner))
-        found = _globals_in(code, names).union(*(scan_of(part).globals for part in inner))
-        forwards = calls_forwards(code) or any(scan_of(part).forwards for part in inner)
-        asks = names & _HEARD_BY_NAME
-        codes = frozenset((key,)).union(*(scan_of(part).codes for part in inner))
-        is_blind = finds_unseen(code, names)
-        compared = tests_in(code), pairs_in(code), comparisons_in(code)
-        scan = Scan(names, found, asks, *compared, forwards, codes, is_blind)
-        known = _scans[key] = (weakref.ref(code, lambda _: _scans.pop(key, None)), scan)
-    return known[1]
+    """Return what the bytecode of a function says."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    own = names_in_texts(code).union(code.co_names)
+    names = own.union(*(scan_of(part).names for part in inner))
+    found = _globals_in(code, names).union(*(scan_of(part).globals for part in inner))
+    forwards = calls_forwards(code) or any(scan_of(part).forwards for part in inner)
+    asks = names & _HEARD_BY_NAME
+    codes = frozenset((id(code),)).union(*(scan_of(part).codes for part in inner))
+    is_blind = finds_unseen(code, names)
+    compared = tests_in(code), pairs_in(code), comparisons_in(code)
+    return Scan(names, found, asks, *compared, forwards, codes, is_blind)
 
 
 def _globals_in(code: CodeType, names: frozenset[str]) -> frozenset[str]:

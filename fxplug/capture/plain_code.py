@@ -9,10 +9,10 @@ from __future__ import annotations
 import dis
 import inspect
 import sys
-import weakref
 from types import CodeType
 from typing import Any, NamedTuple
 
+from fxplug.capture.bytecode import read_once
 from fxplug.capture.conversions import CONVERSIONS
 from fxplug.capture.hazards import OF_SEQUENCES, scan_of
 from fxplug.capture.world import modes_named
@@ -87,19 +87,9 @@ _GOING_THROUGH = {"iterator": "element", "element": "", "call": "call"}
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-_reads: dict[int, tuple[weakref.ref[CodeType], Reads | None]] = {}
-
-
+@read_once
 def reads_of(code: CodeType) -> Reads | None:
-    """Return what a plain function reads, by its code; None where it is no plain one. Code is read once."""
-    key = id(code)
-    known = _reads.get(key)
-    if known is None:
-        known = _reads[key] = weakref.ref(code, lambda _: _reads.pop(key, None)), _read(code)
-    return known[1]
-
-
-def _read(code: CodeType) -> Reads | None:
+    """Return what a plain function reads, by its code; None where it is no plain one."""
     is_closed = code.co_freevars or code.co_cellvars or code.co_flags & _SUSPENDED
     if is_closed or getattr(code, "co_exceptiontable", b"") or any(map(_is_code, code.co_consts)):
         return None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
+from fxplug.capture.bytecode import read_once
 from fxplug.capture.texts import names_in_texts
 from fxplug.execute import GraphModule
 from fxplug.semantics.internals import DYNAMO_INLINE
@@ -81,6 +82,7 @@ def asks_for_training(hook: Any) -> bool:
     )
 
 
+@read_once
 def flags_in(code: CodeType) -> frozenset[str | None]:
     """Return the same of a function that reads such a flag, of which its code is given.
 

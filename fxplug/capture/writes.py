@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dis
-import weakref
 from dataclasses import dataclass
 from itertools import pairwise
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from fxplug.capture.bytecode import read_once
 from fxplug.ir import SourceLine
 
 if TYPE_CHECKING:
@@ -53,20 +53,11 @@ _OPCODES = {
     "DELETE_ATTR": "attributes",
 }
 _WRITING = frozenset(dis.opmap[name] for name in _OPCODES)
-_known: dict[int, tuple[weakref.ref[CodeType], Writes]] = {}
-"""By id, because code compares and hashes by all that it holds."""
 
 
+@read_once
 def writes_of(code: CodeType) -> Writes:
-    """Return what a function assigns by name; its bytecode is read once."""
-    key = id(code)
-    known = _known.get(key)
-    if known is None:
-        known = _known[key] = (weakref.ref(code, lambda _: _known.pop(key, None)), _found_in(code))
-    return known[1]
-
-
-def _found_in(code: CodeType) -> Writes:
+    """Return what a function assigns by name."""
     names: dict[str, set[str]] = {"variables": set(), "cells": set(), "attributes": set()}
     deletes = False
     for part in with_inner(code):
