@@ -823,8 +823,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     def _note(self, node: Node) -> None:
         """Let the policy annotate a new node."""
         hook = self.policy.node_created
-        notes = hook(node, self.context) if hook is not None else None
-        if notes:
+        if hook is not None and (notes := hook(node, self.context)):
             node.annotate(notes)
 
     def create_proxy(
@@ -1144,12 +1143,35 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Hear of a call of a module (see `fxplug.capture.interception`)."""
         kind = type(module)
         treated = self._leaf_classes.get(kind)
-        if treated == "layer" and (path := self._paths.get(id(module))) is not None:
-            if not self._is_plain:  # Else nothing can have changed it.
+        if treated in _USUAL and (path := self._paths.get(id(module))) is not None:
+            if treated == "layer in question":
+                ask = self.policy.is_leaf_module
+                if ask is not None and ask(module, path, self.context) is False:
+                    return self._enter_layer(path, module, args, kwargs)
+            elif not self._is_plain:  # Else nothing can have changed it.
                 self._states.check_call(module, path)
             return self._record_leaf(path, module, args, kwargs)
         if not self._calls_plainly:
             return self._call_as_replaced(module, args, kwargs)
+        return self._call_other(kind, treated, module, args, kwargs)
+
+    def _call_other(
+        self,
+        kind: type,
+        treated: str | None,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Hear of a call of a module of which there is more to ask.
+
+        Args:
+            kind: Its class.
+            treated: What the modules of the class are to this tracer; None where nobody has asked.
+            module: The module.
+            args: Of the call.
+            kwargs: Of the call.
+        """
         if treated is None:
             treated = self._leaf_classes[kind] = self._treatment(module, kind)
         policy = self.policy
@@ -1167,9 +1189,15 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 if treated not in _LAYERS:
                     self._note_other_leaf(path, module, proxy)
                 return proxy
-            if self.layer_records is not None and treated in _LAYERS:
-                return self._look_through(path, module, args, kwargs)
+            if treated in _LAYERS:
+                return self._enter_layer(path, module, args, kwargs)
         return self.enter_module(path, module, partial(original_call, module), args, kwargs)
+
+    def _enter_layer(self, path: str, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record what a layer of torch does, in place of a call of it."""
+        if self.layer_records is not None:
+            return self._look_through(path, layer, args, kwargs)
+        return self.enter_module(path, layer, partial(original_call, layer), args, kwargs)
 
     def _note_other_leaf(self, path: str, module: nn.Module, result: Proxy) -> None:
         """Take note of the call of a module that stays whole and may do more than a layer.
@@ -1213,8 +1241,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             return "entered"
         if _may_give_none(kind):
             return "leaf"
-        is_certain = self.policy.is_leaf_module is None and not self._entered.may_enter
-        return "layer" if is_certain else "layer in question"
+        if self._entered.may_enter:
+            return "layer that may be entered"
+        if self.policy.is_leaf_module is None:
+            return "layer"
+        return "layer in question" if self._is_plain else "layer that may be entered"
 
     def _call_as_replaced(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of a call of a module in a tracer of which a subclass replaces what concerns modules."""
@@ -1369,7 +1400,8 @@ _HOLDING_NOTHING = (type, nn.Module, OpOverload, ClosureCall)
 """What can be called, and holds nothing of the program, or nothing that the graph does not follow."""
 _TEXT = frozenset((str,))
 _WITHOUT_LINE = frozenset(("placeholder", "output"))
-_LAYERS = frozenset(("layer", "layer in question"))
+_USUAL = frozenset(("layer", "layer in question"))
+_LAYERS = _USUAL | {"layer that may be entered"}
 _LEAVES = _LAYERS | {"leaf"}
 _FRAMES_OF_A_LEAF = 4
 """How far up the stack, seen from `Place.origin`, the call of a leaf stands: its record, and the interception of it."""

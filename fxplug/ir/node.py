@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir.origins import MadeBy, StoredOrigin
 
-__all__ = ["OPCODES", "PATH_OPCODES", "Node", "NodeOwner", "Opcode", "Target", "map_arg"]
+__all__ = ["OPCODES", "PATH_OPCODES", "EarlyNotes", "Node", "NodeOwner", "Opcode", "Target", "map_arg"]
 
 Opcode = Literal["placeholder", "get_attr", "call_function", "call_method", "call_module", "output"]
 """What kind of step a node is."""
@@ -56,8 +56,8 @@ _ATOMS = frozenset({int, float, bool, str, type(None), complex, bytes, type(Elli
 _NAMES = frozenset({str})
 
 
-class _EarlyNotes(dict[str, Any]):
-    """Notes of a node whose `Node.meta` was not looked at yet."""
+class EarlyNotes(dict[str, Any]):
+    """Notes of a node whose `Node.meta` was not looked at yet; who makes some for `Node.annotate` gives them away."""
 
     __slots__ = ()
 
@@ -256,7 +256,7 @@ class Node(NodeDescription):
     def meta(self) -> dict[str, Any]:
         """Free notes of passes and analyses. ``nn_module_stack`` is filled in from the origin on first access."""
         meta = self._meta
-        if meta is None or type(meta) is _EarlyNotes:
+        if meta is None or type(meta) is EarlyNotes:
             origin = self._origin
             if not (origin is None or isinstance(origin, Origin)):
                 origin = origins_in(origin)[0]
@@ -268,7 +268,7 @@ class Node(NodeDescription):
     def annotate(self, notes: Mapping[str, Any]) -> None:
         """Add notes to `meta`, and leave filling it in to the first access: a trace does this for every node."""
         if self._meta is None:
-            self._meta = _EarlyNotes(notes)
+            self._meta = notes if type(notes) is EarlyNotes else EarlyNotes(notes)
         else:
             self._meta.update(notes)
 

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from fxplug.capture import Proxy, TraceContext, TracePolicy, lifting
+from fxplug.ir.node import EarlyNotes
 from fxplug.plugins.leaf_functions import functions_named
 from fxplug.plugins.offers import CORE
 from fxplug.plugins.records import PluginWarning
@@ -214,12 +215,31 @@ def _ask_one(implementations: Sequence[Implementation], judge: _Judge) -> Callab
 
 
 def _ask_three(implementations: Sequence[Implementation], judge: _Judge) -> Callable[..., Any]:
+    shorts = [(one.short, one) for one in implementations if one.short is not None]
+    if len(shorts) == len(implementations):
+        return _ask_first_of_three(shorts, judge)
     functions = _with_short(implementations)
 
     def ask(subject: Any, second: Any, third: Any) -> Any:
         for short, function, implementation in functions:
             try:
                 answer = short(subject) if short is not None else function(subject, second, third)
+            except FAILURES as error:
+                raise implementation.failed(error) from error
+            if answer is not None:
+                return judge(answer, subject, implementation)
+        return None
+
+    return ask
+
+
+def _ask_first_of_three(
+    shorts: Sequence[tuple[Callable[..., Any], Implementation]], judge: _Judge
+) -> Callable[..., Any]:
+    def ask(subject: Any, second: Any, third: Any) -> Any:
+        for short, implementation in shorts:
+            try:
+                answer = short(subject)
             except FAILURES as error:
                 raise implementation.failed(error) from error
             if answer is not None:
@@ -314,23 +334,26 @@ def _note_question(
     functions = _with_short(implementations)
 
     def ask(node: Node, context: TraceContext) -> Mapping[str, Any] | None:
-        notes: dict[str, Any] | None = None
+        notes = EarlyNotes()
+        answers: list[dict[str, Any]] = []
         for short, function, implementation in functions:
             try:
                 answer = short(node) if short is not None else function(node, context)
             except FAILURES as error:
                 raise implementation.failed(error) from error
-            if answer is None:
-                continue
-            # Asking whether something is a Mapping takes longer than all the rest.
-            if type(answer) is not dict and not isinstance(answer, Mapping):
-                raise implementation.refused(answer, "a mapping of notes, or None")
-            if notes is None:
-                notes = dict(answer)
-                continue
-            for key in answer:
-                if key not in notes:
-                    notes[key] = answer[key]
+            if (
+                type(answer) is not dict
+            ):  # As most are: asking whether it is a Mapping takes longer than all the rest.
+                if answer is None:
+                    continue
+                if not isinstance(answer, Mapping):
+                    raise implementation.refused(answer, "a mapping of notes, or None")
+                answer = dict(answer)
+            answers.append(answer)
+            notes |= answer
+        if len(notes) != sum(map(len, answers)):  # Of several notes under one name, the first one counts.
+            for answer in reversed(answers):
+                notes |= answer
         return notes
 
     return ask
