@@ -18,16 +18,17 @@ from torch import nn
 from torch.nn import functional
 
 from fxplug.analyze.isolation import SavedTensors
+from fxplug.api.plain_answers import PlainAnswers
 from fxplug.api.plain_judging import checks_of_counts, do_more, first_asked, settle_checks
-from fxplug.api.plain_run import run_plainly
+from fxplug.api.plain_run import BegunRun, run_plainly
 from fxplug.capture import Tracer
-from fxplug.capture.examples.guarding import guards_of_dimensions
+from fxplug.capture.examples.guarding import guards_of_inputs
 from fxplug.capture.examples.learning import LAYERS, learn
 from fxplug.execute import GraphModule
 from fxplug.execute.guards import GuardSet
 from fxplug.ir.collector import paused_collection
 from fxplug.ir.guards import StateGuard
-from fxplug.semantics.checks import check_length
+from fxplug.semantics.checks import check_length, check_true
 from fxplug.semantics.internals import are_calls_heard, is_under_modes
 from fxplug.semantics.modules import returns_new_tensor
 from fxplug.semantics.random_state import kept_random_state
@@ -63,34 +64,50 @@ def capture_plainly(
     if policy.trace_started or policy.trace_finished or policy.node_created:
         return None
     try:
-        with paused_collection():
-            tracer = _trace(program, policy)
-            if tracer.unknown_layers:
-                learn(tracer.unknown_layers)
-                tracer = _trace(program, policy)
-            nodes = tracer.graph.nodes.listed()
-            checks = checks_of_counts(nodes) if tracer.has_unpacked else []
-            asked = tracer.asked_rank or first_asked(nodes)
-            if tracer.unknown_layers or do_more(nodes, tracer, checks, asks=asked is not None):
-                return None
-        _run(program, nodes, args, tracer.layer_calls or ())
-        with paused_collection():
-            settle_checks(tracer.graph, checks)
-            captured = _captured(program, tracer, name)
-            if asked is not None:
-                captured.set_guards(GuardSet(*guards_of_dimensions(nodes[: len(args)], args, asked)))
-            return captured
+        tracer, answers = _tracer(policy), PlainAnswers(program, args)
+        captured = _capture(program, args, tracer, answers, name)
+        if tracer.unknown_layers:
+            learn(tracer.unknown_layers)
+            tracer, answers = _tracer(policy), PlainAnswers(program, args)
+            captured = _capture(program, args, tracer, answers, name)
+        return captured
     except Exception:
         return None
 
 
-def _trace(program: nn.Module, policy: TracePolicy) -> Tracer:
+def _tracer(policy: TracePolicy) -> Tracer:
     tracer = Tracer(policy=policy)
     tracer.traces_plain_alone, tracer.layer_calls = True, []
     if not (_says_of_values(policy) or are_calls_heard() or is_under_modes()):
         tracer.layer_records = LAYERS
-    tracer.trace(program)
     return tracer
+
+
+def _capture(
+    program: nn.Module, args: Sequence[torch.Tensor], tracer: Tracer, answers: PlainAnswers, name: str
+) -> GraphModule | None:
+    """Trace a program and run what was traced; return None where that is not all that there is to say of it."""
+    with answers.heard_by(tracer):
+        with paused_collection():
+            tracer.trace(program)
+            if tracer.unknown_layers:
+                return None
+            nodes = tracer.graph.nodes.listed()
+            checks = checks_of_counts(nodes) if tracer.has_checks else []
+            asked = tracer.asked_rank or first_asked(nodes)
+            if do_more(nodes, tracer, checks, asks=asked is not None):
+                return None
+            if answers.checks and tracer.has_written:
+                return None  # Where a check fails, the program cannot be run instead.
+        _run(program, nodes, args, tracer.layer_calls or (), answers.run)
+    with paused_collection():
+        guards = guards_of_inputs(nodes[: len(args)], args, answers.at_entry, asked)
+        answers.settle(tracer.graph)  # What was copied to answer the guards is not needed here any more.
+        settle_checks(tracer.graph, checks)
+        captured = _captured(program, tracer, name)
+        if guards is not None:
+            captured.set_guards(GuardSet(*guards))
+        return captured
 
 
 def _says_of_values(policy: TracePolicy) -> bool:
@@ -131,9 +148,19 @@ def _is_alone(value: Any) -> bool:
 
 
 def _run(
-    program: nn.Module, nodes: Sequence[Node], args: Sequence[torch.Tensor], calls: Sequence[LayerCall]
+    program: nn.Module,
+    nodes: Sequence[Node],
+    args: Sequence[torch.Tensor],
+    calls: Sequence[LayerCall],
+    begun: BegunRun | None,
 ) -> None:
-    """Run a program on its examples, for the errors that it may raise; these and the random state are as before."""
+    """Run a program on its examples, for the errors that it may raise; these and the random state are as before.
+
+    Those of a run that has begun are put back by who has begun it.
+    """
+    if begun is not None:
+        run_plainly(program, nodes, args, calls, begun)
+        return
     saved = SavedTensors(args if _may_write_to_inputs(nodes[: len(args)], calls) else ())
     with kept_random_state() if any(map(_may_draw, nodes)) else nullcontext():
         try:
@@ -158,7 +185,7 @@ def _may_draw(node: Node) -> bool:
 
 
 _DRAWING_NOTHING = {
-    *(check_length, getattr),
+    *(check_length, check_true, getattr),
     *(value for module in (math, operator) for value in vars(module).values() if callable(value)),
     *(torch.add, torch.cat, torch.conv1d, torch.conv2d, torch.conv3d, torch.flatten, torch.relu),
     *(functional.adaptive_avg_pool2d, functional.avg_pool2d, functional.max_pool2d),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fxplug.capture.examples.asking import INSIDE, changes_rank
 from fxplug.capture.examples.guarding import expression, guard_at
 from fxplug.ir import Node
-from fxplug.semantics.checks import check_length
+from fxplug.semantics.checks import check_length, check_true
 from fxplug.semantics.kinds import count_of_results, tells_of_tensor
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def do_more(nodes: Sequence[Node], tracer: Tracer, checks: Iterable[Node], *, as
         not _may_be_settled(cast("Node", check._args[0]), tracer) for check in checks
     ):
         return True
-    seen: set[Any] = {check_length}
+    seen: set[Any] = {check_length, check_true}
     reads = len(tracer.weight_nodes)  # Of layers alone.
     for node in nodes:
         op, target = node._op, node._target
@@ -142,7 +142,7 @@ def do_more(nodes: Sequence[Node], tracer: Tracer, checks: Iterable[Node], *, as
             if not all(map(_is_index if target is operator.getitem else _is_operand, node._args)):
                 return True
         elif target is getattr or (op == "call_method" and target == "size"):
-            if (target is getattr and node._args[1] != "shape") or _is_weight(node._args[0]):
+            if (target is getattr and node._args[1] != "shape") or _asks_of_weight(node):
                 return True
         elif target not in seen:  # What hangs on the numbers that a call is given is looked at in the end.
             seen.add(target)
@@ -166,8 +166,10 @@ def _returns_parts(value: Node) -> bool:
     )
 
 
-def _is_weight(value: Any) -> bool:
-    return isinstance(value, Node) and value._op == "get_attr"
+def _asks_of_weight(node: Node) -> bool:
+    """Return whether a call reads all sizes of a weight."""
+    value = node._args[0]
+    return isinstance(value, Node) and value._op == "get_attr" and _is_shape(node)
 
 
 _OPERATORS = frozenset(value for value in vars(operator).values() if callable(value))
@@ -207,7 +209,7 @@ def _makes_ranks_of_sizes(nodes: Iterable[Node]) -> bool:
             continue
         elif node._op == "call_function" and (target in _OPERATORS or target in _OF_NUMBERS):
             kind = _kind_of_result(node, known)
-        elif node._op == "output" or target is check_length or _name_of(node) in _SIZED:
+        elif node._op == "output" or target in _CHECKS or _name_of(node) in _SIZED:
             continue
         else:
             return True
@@ -248,6 +250,7 @@ def _nodes_in(key: Any) -> Iterator[Node]:
             yield from _nodes_in(part)
 
 
+_CHECKS = frozenset({check_length, check_true})
 _NUMBER, _SIZES, _OTHER = "number", "sizes", "other"
 _OF_NUMBERS = frozenset(value for value in vars(math).values() if callable(value))
 _NAMES = (

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from fxplug.capture.arguments import PLAIN_TYPES
+from fxplug.capture.plain_functions import MissedProgramError
 from fxplug.execute.paths import fetch_path
 from fxplug.ir import Node, map_arg
 
@@ -22,12 +25,75 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fxplug.capture.layer_records import LayerCall
+    from fxplug.ir import Graph
 
-__all__ = ["run_plainly"]
+__all__ = ["BegunRun", "run_plainly"]
+
+
+class BegunRun:
+    """A run of a program that is being traced, as far as it was recorded.
+
+    What it may still use is not known, so no value ends. There are bounds to that.
+
+    Args:
+        root: What the paths in the nodes refer to.
+        graph: What was recorded; the trace adds nodes.
+        args: One value for each placeholder.
+        calls: The calls of layers, in order; the trace adds others.
+    """
+
+    most = 64 * 2**20
+    """How many bytes the values may take."""
+
+    def __init__(
+        self, root: nn.Module, graph: Graph, args: Iterable[Any], calls: Sequence[LayerCall]
+    ) -> None:
+        self.values: dict[Node, Any] = {}
+        """The value of each node that has run, but for the inside of layers."""
+        self.inputs = iter(args)
+        """Those that no placeholder has taken."""
+        self.last: Node = graph._sentinel
+        """The last node that has run, or what stands in front of the first one."""
+        self.count = 0
+        """How many of the calls have run."""
+        self._root = root
+        self._calls = calls
+        self._bytes = 0
+
+    def value_of(self, node: Node) -> Any:
+        """Return the value of a node, behind which there may be others; all up to it run.
+
+        Raises:
+            Exception: What the program raises.
+            MissedProgramError: The values take more memory than they may.
+        """
+        values, calls, root = self.values, self._calls, self._root
+        at = self.last._next
+        begin = calls[self.count][2] if self.count < len(calls) else None
+        while node not in values:
+            if at is begin:
+                layer, given, _, at, result = calls[self.count]
+                value = layer.forward(values[given])
+                self.count += 1
+                begin = calls[self.count][2] if self.count < len(calls) else None
+            else:
+                op, result = at._op, at
+                value = next(self.inputs) if op == "placeholder" else _value_of(at, op, values, root)
+            values[result] = value
+            if value.__class__ is torch.Tensor and result._op != "placeholder":
+                self._bytes += value.nbytes
+                if self._bytes > self.most:
+                    raise MissedProgramError
+            self.last, at = at, at._next
+        return values[node]
 
 
 def run_plainly(
-    root: nn.Module, nodes: Sequence[Node], args: Sequence[Any], calls: Iterable[LayerCall]
+    root: nn.Module,
+    nodes: Sequence[Node],
+    args: Sequence[Any],
+    calls: Sequence[LayerCall],
+    begun: BegunRun | None = None,
 ) -> None:
     """Run a program for the errors that it may raise; each value ends with its last use.
 
@@ -36,14 +102,20 @@ def run_plainly(
         nodes: The program, as it was traced.
         args: One value for each placeholder.
         calls: The calls of layers among the nodes, in order.
+        begun: What of it has run.
 
     Raises:
         Exception: What the program raises. Nodes that no trace has recorded so raise errors, too.
     """
-    inputs, waiting = iter(args), iter(calls)
+    inputs, waiting, values, node = iter(args), iter(calls), dict[Node, Any](), nodes[0]
+    if begun is not None:
+        inputs, waiting, values, node = (
+            begun.inputs,
+            iter(calls[begun.count :]),
+            begun.values,
+            begun.last._next,
+        )
     layer, given, first, last, result = next(waiting, _NO_CALL)
-    values: dict[Node, Any] = {}
-    node = nodes[0]
     while (op := node._op) != "output":
         if node is first:
             value = layer.forward(values[given])
@@ -94,7 +166,11 @@ def _value_of(node: Node, op: str, values: dict[Node, Any], root: nn.Module) -> 
         values[one] if one.__class__ is Node else one if one.__class__ in PLAIN_TYPES else map_arg(one, find)
         for one in node._args
     ]
-    kwargs: Any = map_arg(node._kwargs, find) if node._kwargs else {}
+    kwargs: Any = node._kwargs
+    for one in kwargs.values():
+        if one.__class__ not in PLAIN_TYPES:
+            kwargs = map_arg(kwargs, find)
+            break
     target: Any = node._target
     if op == "call_function":
         return target(*args, **kwargs)

@@ -8,6 +8,7 @@ gets one then (see `fxplug.capture.callsites`), and the mode sees to it that not
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from types import MethodWrapperType
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,29 @@ from fxplug.capture.arrays import call_without_array
 from fxplug.capture.sessions import Session, active
 from fxplug.capture.shims import traced_value
 from fxplug.errors import TraceError
-from fxplug.semantics.internals import remove_mode
+from fxplug.semantics.internals import put_on_calls, remove_mode, take_off_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
-__all__ = ["TracedCalls"]
+__all__ = ["TracedCalls", "unheard"]
+
+
+@contextmanager
+def unheard(calls: TracedCalls | None) -> Generator[None]:
+    """Let nobody hear of what this thread does with modules and torch, as if it was not traced.
+
+    Args:
+        calls: What hears of calls of torch in this trace.
+    """
+    token = active.set(None)
+    is_off = calls is not None and take_off_calls(calls)
+    try:
+        yield
+    finally:
+        if calls is not None and is_off:
+            put_on_calls(calls)
+        active.reset(token)
 
 
 def _without_arrays(

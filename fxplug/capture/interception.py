@@ -62,6 +62,7 @@ from fxplug.capture.world import modes_named
 from fxplug.capture.wrapping import (
     body_of,
     enter_plainly,
+    hear_of_asked,
     hold_leaves,
     hold_modes,
     hold_wrapped,
@@ -94,6 +95,7 @@ __all__ = [
     "entering",
     "entering_module",
     "entering_plainly",
+    "hear_of_lengths",
     "intercept",
     "original_call",
     "originals",
@@ -623,6 +625,14 @@ def entering_plainly(module: nn.Module) -> bool | None:
     """
     session = active.get()
     return None if session is None else enter_plainly(_patches, session, module)
+
+
+def hear_of_lengths(namespaces: Iterable[dict[str, Any]]) -> None:
+    """Hear of calls of ``len`` by the functions of some modules of Python, which are given by what they find."""
+    session = active.get()
+    if session is not None:
+        for namespace in namespaces:
+            hear_of_asked(_patches, session, namespace, frozenset({"len"}))
 
 
 def entering_module(module: nn.Module) -> None:

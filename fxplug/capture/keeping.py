@@ -370,7 +370,10 @@ class StateKeeper:
     @staticmethod
     def _is_remarkable(code: CodeType) -> bool:
         """Return whether there is more to know of a function that does nothing but call others."""
-        return not scan_of(code).names.isdisjoint(_REMARKABLE)
+        scan = scan_of(code)
+        found = scan.names & _REMARKABLE
+        # That of ``super()`` is the module's own.
+        return bool(found if scan.forwards else found - FORWARDS)
 
     def on_question_found(self, function: FunctionType, code: CodeType, question: Any) -> None:
         """Hear that a function finds what asks something that no value hears of, and where its calls are not heard of.

@@ -37,13 +37,15 @@ class Reads(NamedTuple):
     """Names of methods of other values that it calls."""
     attributes: frozenset[str] = frozenset()
     """Names of attributes of other values that it reads otherwise."""
+    inherited: frozenset[str] = frozenset()
+    """Names of methods of its object that it calls as ``super()`` finds them."""
     takes_apart: bool = False
-    """Whether it reads elements of other values, or unpacks them."""
+    """Whether it reads elements of other values, unpacks them, makes texts of them, or asks for their length."""
 
     @property
     def goes_into_values(self) -> bool:
         """Whether code may run that values bring along: that of what their methods are, or of their elements."""
-        return self.takes_apart or bool(self.looped or self.methods or self.attributes)
+        return self.takes_apart or bool(self.looped or self.methods or self.attributes or self.inherited)
 
 
 _HARMLESS = frozenset(
@@ -53,7 +55,8 @@ _HARMLESS = frozenset(
         *("CALL", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_KW", "CALL_METHOD", "KW_NAMES"),
         *("BUILD_CONST_KEY_MAP", "BUILD_LIST", "BUILD_MAP", "BUILD_TUPLE"),
         *("LOAD_CONST", "LOAD_SMALL_INT", "RETURN_CONST", "RETURN_VALUE", "STORE_FAST"),
-        *("BINARY_OP", "COMPARE_OP", "UNARY_INVERT", "UNARY_NEGATIVE", "UNARY_POSITIVE"),
+        *("BINARY_OP", "COMPARE_OP", "UNARY_INVERT", "UNARY_NEGATIVE", "UNARY_NOT", "UNARY_POSITIVE"),
+        *("LOAD_ASSERTION_ERROR", "RAISE_VARARGS"),
         *(
             f"{prefix}_{name}"
             for prefix in ("BINARY", "INPLACE")
@@ -72,7 +75,12 @@ _HARMLESS = frozenset(
     }
 )
 """Instructions that read no attribute and no variable, of all Pythons: a traced value hears of each."""
-_TAKING_APART = frozenset({"BINARY_SUBSCR", "BINARY_SLICE", "BUILD_SLICE", "UNPACK_SEQUENCE"})
+_TAKING_APART = frozenset(
+    {
+        *("BINARY_SUBSCR", "BINARY_SLICE", "BUILD_SLICE", "UNPACK_SEQUENCE"),
+        *("BUILD_STRING", "CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE", "FORMAT_WITH_SPEC"),
+    }
+)
 _LOOPING = frozenset({"END_FOR", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "POP_ITER"})
 _STORE_AND_LOAD = "STORE_FAST_LOAD_FAST"
 _LOADING = frozenset(
@@ -81,22 +89,28 @@ _LOADING = frozenset(
         _STORE_AND_LOAD,
     }
 )
-_WITHOUT_EFFECT = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "RESUME"})
+_WITHOUT_EFFECT = frozenset({"CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "NOP", "PRECALL", "RESUME"})
 _GOING_THROUGH = {"iterator": "element", "element": "", "call": "call"}
 """What is on top of the stack where elements are taken and called -> what is there one instruction later."""
+_ASKED = frozenset({"len"})
+"""Functions of Python whose calls are heard of in whole programs that are plain."""
+_OF_CLASS = ("__class__",)
+"""What a method closes over that says ``super()``."""
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 @read_once
 def reads_of(code: CodeType) -> Reads | None:
     """Return what a plain function reads, by its code; None where it is no plain one."""
-    is_closed = code.co_freevars or code.co_cellvars or code.co_flags & _SUSPENDED
+    is_closed = code.co_freevars not in {(), _OF_CLASS} or code.co_cellvars or code.co_flags & _SUSPENDED
     if is_closed or getattr(code, "co_exceptiontable", b"") or any(map(_is_code, code.co_consts)):
         return None
     if not code.co_argcount and code.co_flags & inspect.CO_VARARGS:
         return None  # Its object may be among the others.
     scan = scan_of(code)
-    asks = scan.asks or scan.tests or scan.pairs or scan.comparisons or scan.forwards or scan.is_blind
+    asks = (
+        scan.asks - _ASKED or scan.tests or scan.pairs or scan.comparisons or scan.forwards or scan.is_blind
+    )
     if asks or any(modes_named(scan.names)) or not scan.names.isdisjoint({*CONVERSIONS, *OF_SEQUENCES}):
         return None
     reader = _Reader(code.co_varnames[0] if code.co_argcount else None)
@@ -121,7 +135,8 @@ class _Reader:
         self._own = own
         self._top = ""
         """``"self"``, ``"held"`` (an attribute of it), ``"held, None"``, ``"iterator"`` (over an attribute of it),
-        ``"element"`` (of that), ``"call"`` (an element and arguments), ``"global"`` (or an attribute of one)."""
+        ``"element"`` (of that), ``"call"`` (an element and arguments), ``"global"`` (or an attribute of one),
+        ``"super"`` (the class), ``"super()"``."""
         self._name = ""
         """Of the attribute."""
         self._before = ""
@@ -132,6 +147,7 @@ class _Reader:
         self._looped: set[str] = set()
         self._methods: set[str] = set()
         self._attributes: set[str] = set()
+        self._inherited: set[str] = set()
         self._takes_apart = False
         self._elements: set[str] = set()
         """Variables that hold elements of what is gone through."""
@@ -149,7 +165,8 @@ class _Reader:
             return None
         called, tested, used = frozenset(self._called), frozenset(self._tested), frozenset(self._used)
         of_values = frozenset(self._looped), frozenset(self._methods), frozenset(self._attributes)
-        return Reads(called, tested, used, tuple(self._found), *of_values, self._takes_apart)
+        inherited = frozenset(self._inherited)
+        return Reads(called, tested, used, tuple(self._found), *of_values, inherited, self._takes_apart)
 
     def take(self, entry: dis.Instruction) -> bool:
         """Follow an instruction; return whether it is one of a plain function."""
@@ -160,6 +177,8 @@ class _Reader:
             self._found[self._chain] = None
         if top in _GOING_THROUGH and name not in _WITHOUT_EFFECT:
             return self._go_through(entry, top)
+        if top.startswith("super") and name not in _WITHOUT_EFFECT:
+            return self._find_inherited(entry, top)
         if entry.is_jump_target and top:
             # Something else may be there when the code comes from elsewhere.
             self._note_use(is_used=True)
@@ -206,6 +225,21 @@ class _Reader:
             return entry.arg == self._given
         return name == "KW_NAMES"
 
+    def _find_inherited(self, entry: dis.Instruction, top: str) -> bool:
+        """Follow the instructions that find a method with ``super()``.
+
+        Returns:
+            Whether it is one of these.
+        """
+        if entry.is_jump_target:
+            return False
+        if top == "super":
+            self._top = "super()"
+            return entry.opname in {"CALL", "CALL_FUNCTION"} and not entry.arg
+        self._top = ""
+        self._inherited.add(entry.argval)
+        return entry.opname == "LOAD_METHOD"
+
     def _note_use(self, *, is_used: bool) -> None:
         """Note what becomes of the attribute that was read last."""
         if self._top.startswith("held"):
@@ -219,7 +253,8 @@ class _Reader:
         if name in _LOADING:
             return self._load(entry, before)
         if name == "LOAD_GLOBAL":
-            self._top, self._chain = "global", (entry.argval,)
+            self._top, self._chain = ("super" if entry.argval == "super" else "global"), (entry.argval,)
+            self._takes_apart |= entry.argval in _ASKED
             return True
         if name in {"LOAD_ATTR", "LOAD_METHOD"}:
             return self._read_attribute(entry, top)

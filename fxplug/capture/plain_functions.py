@@ -7,6 +7,7 @@ heard of, and they hand on nothing but numbers, tensors and what they were given
 
 from __future__ import annotations
 
+import builtins
 import math
 import weakref
 from operator import is_
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MissedProgramError",
     "PlainPart",
+    "PlainProgram",
     "holds_the_same",
     "is_function_of_layers",
     "is_layer_of_torch",
@@ -58,13 +60,27 @@ class MissedProgramError(Exception):
     """A program that was taken for a plain one has layers entered, or modules that it does not hold."""
 
 
+class PlainProgram(NamedTuple):
+    """A program that only has layers of torch and modules with plain forwards."""
+
+    codes: set[int]
+    """The ids of the code of the forwards and of what they call."""
+    parts: list[PlainPart]
+    """These functions."""
+
+    @property
+    def asking(self) -> list[dict[str, Any]]:
+        """The globals of those that call ``len``."""
+        return [function.__globals__ for function, code, *_ in self.parts if "len" in code.co_names]
+
+
 def plain_program(
     modules: Iterable[nn.Module],
     code_of: Callable[[FunctionType], CodeType],
     is_remarkable: Callable[[CodeType], bool],
     *,
     with_methods: bool = False,
-) -> set[int] | None:
+) -> PlainProgram | None:
     """Return what runs of a program that only has layers of torch and modules with plain forwards, and nothing around.
 
     Args:
@@ -74,11 +90,11 @@ def plain_program(
         with_methods: As in `plain_parts`: all inputs of the program are traced.
 
     Returns:
-        The ids of the code of the forwards and of what they call; None for other programs.
+        What its forwards are, and what they call; None for other programs.
     """
     if any(global_hook_tables()) or not _is_base_as_written():
         return None
-    codes: set[int] = set()
+    found: list[PlainPart] = []
     known: dict[tuple[Any, ...], list[PlainPart]] = {}
     layers: set[type] = set()
     try:
@@ -103,10 +119,10 @@ def plain_program(
             if parts is None or any(is_remarkable(part.code) for part in parts):
                 return None
             known[layout] = parts
-            codes.update(id(part.code) for part in parts)
+            found += parts
     except KeyError:  # A module lacks a table that every module has.
         return None
-    return codes
+    return PlainProgram({id(part.code) for part in found}, found)
 
 
 def _is_base_as_written() -> bool:
@@ -233,11 +249,11 @@ def plain_parts(
             return None
         if reads.goes_into_values and not (with_methods and _computes_with_values(reads)):
             return None
-        if reads.called or reads.tested or reads.used or reads.looped:
+        if reads.called or reads.tested or reads.used or reads.looped or reads.inherited:
             methods = None if receiver is None else _methods_called(receiver, reads)
             if methods is None:
                 return None
-            waiting += methods
+            waiting += [*methods, *(_inherited(current, type(receiver), name) for name in reads.inherited)]
         called = reads.called | reads.looped
         found.append(PlainPart(current, code, called, reads.tested | reads.used))
     return found
@@ -326,6 +342,8 @@ def _resolved(namespace: dict[str, Any], chain: tuple[str, ...], *, with_math: b
     value = namespace.get(first)
     if with_math and value is math and len(others) == 1:
         return vars(math).get(others[0])
+    if not others and first in _BUILTINS:
+        return None if first in namespace else _BUILTINS[first]
     if not others and (type(value) not in _FUNCTIONS or getattr(value, "__self__", None) is math):
         return None
     for name in others:
@@ -336,6 +354,13 @@ def _resolved(namespace: dict[str, Any], chain: tuple[str, ...], *, with_math: b
 
 
 _FUNCTIONS = frozenset({BuiltinFunctionType, FunctionType})
+_ERRORS = {
+    name: value
+    for name, value in vars(builtins).items()
+    if isinstance(value, type) and issubclass(value, Exception)
+}
+_BUILTINS: dict[str, Any] = {**_ERRORS, "len": len}
+"""What of Python's own a plain program may call by its name."""
 
 
 def _computes(value: Any) -> bool:
@@ -346,8 +371,12 @@ def _computes(value: Any) -> bool:
     if kind is BuiltinFunctionType:
         if value.__self__ is None:
             return value.__module__ == "torch"
+        if value is len:
+            return True
         # Only what was read off the module is a function of ``math`` here, where the tracer hears of its calls.
         return value.__self__ is math or value.__module__ in MODULES_OF_OPERATORS
+    if kind is type:
+        return value in _ERRORS.values()
     return kind in {int, float, bool, torch.dtype}
 
 
@@ -413,6 +442,17 @@ def _methods_called(receiver: nn.Module, reads: Reads) -> list[Any] | None:
         if not _is_harmless(receiver, name, may_be_module=name not in reads.used):
             return None
     return methods
+
+
+def _inherited(function: FunctionType, owner: type, name: str) -> Any:
+    """Return the method that ``super()`` finds in a function; None where that is none of a class of a program."""
+    own = next((cell.cell_contents for cell in function.__closure__ or ()), None)
+    kinds = owner.__mro__
+    if function.__globals__.get("super", super) is not super or own not in kinds:
+        return None
+    behind = kinds[kinds.index(own) + 1 :]
+    kind = next((kind for kind in behind if name in kind.__dict__), None)
+    return None if kind is None or _is_library_class(kind) else kind.__dict__[name]
 
 
 def _is_list_of_modules(receiver: nn.Module, name: str) -> bool:

@@ -66,7 +66,7 @@ def call_leaf(
             return found
     if target is type and len(args) == 3 and isinstance(args[2], dict):
         args = (*args[:2], _in_module_of_caller(args[2]))
-    if target is len and len(args) == 1 and not kwargs and _is_example(interceptor, args[0]):
+    if target is len and len(args) == 1 and not kwargs and _is_sized(interceptor, args[0]):
         return args[0].size(0)
     answer = ANSWERS.get(id(target))
     if answer is not None and args and not kwargs and isinstance(args[0], Proxy):
@@ -139,8 +139,12 @@ def _asked_class(value: Any) -> type:
     return (_class_stood_for(value) if is_read else None) or type(value)
 
 
-def _is_example(interceptor: ModuleInterceptor | None, value: Any) -> bool:
+def _is_sized(interceptor: ModuleInterceptor | None, value: Any) -> bool:
     """Return whether a value is a tensor with a length, in a trace that runs on examples: its size hangs on them."""
+    if issubclass(type(value), Proxy):
+        # Of a plain program, whose inputs are tensors; for what it computes it is not known.
+        is_tensor = value.node.op in {"placeholder", "get_attr"}
+        return is_tensor and getattr(interceptor, "answer", None) is not None
     if getattr(interceptor, "mode", "symbolic") == "symbolic" or not isinstance(value, torch.Tensor):
         return False
     return (type(value) in _PLAIN_TENSORS or is_fake(value)) and rank_of(value) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import sysconfig
@@ -45,6 +46,7 @@ _STANDARD = tuple(os.path.join(sysconfig.get_path(key), "") for key in ("stdlib"
 _PACKAGES = tuple(os.path.join(sysconfig.get_path(key), "") for key in ("purelib", "platlib"))
 _TRACER = str(Path(__file__).with_name("tracer.py"))
 
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _STAND_INS = frozenset(
     str(Path(__file__).with_name(name)) for name in ("keeping.py", "shims.py", "wrapping.py")
 )
@@ -109,7 +111,7 @@ def carrier_name(filename: str) -> str:
 class Place:
     """Where a trace is: the module whose forward runs, and how far up the stack its own frames reach."""
 
-    __slots__ = ("boundary", "caller", "frame", "last", "looked", "scope", "session")
+    __slots__ = ("around", "boundary", "caller", "frame", "inner", "last", "looked", "scope", "session")
 
     def __init__(self, boundary: CodeType, caller: Origin | None, scope: ModuleScope | None) -> None:
         self.boundary = boundary
@@ -128,6 +130,11 @@ class Place:
 
         self.last: Origin | None = None
         """The origin that was given out last for `frame`: the nodes of one line, or of a loop, share theirs."""
+        self.inner: FrameType | None = None
+        """The frame of a function that the program has called, from which the walk went up last. Those around it stand
+        where they are as long as it runs."""
+        self.around: Origin | None = None
+        """Where they stand."""
 
     def origin(self, depth: int = 2) -> Origin | None:
         """Return the position in the program that is being run.
@@ -148,6 +155,8 @@ class Place:
                     last.module, last.history = self.scope, ()
                 return last
             code = frame.f_code
+            if frame is self.inner and (around := self.around) is not None and around.module is self.scope:
+                return Origin(code, frame.f_lasti, around, self.scope)
             carries = known.get(code.co_filename)
             if carries is None:
                 carries = passes_calls_on(code.co_filename)
@@ -173,6 +182,11 @@ class Place:
         if frame is self.frame or self._is_outermost(frame):
             return [frame.f_code, frame.f_lasti, self.caller, self.scope, path, kind]
         former = self.scope
+        if frame is not self.inner:
+            self.origin(depth + 1)  # It finds what is around the frame.
+        around = self.around
+        if frame is self.inner and around is not None and around.module is former:
+            return [frame.f_code, frame.f_lasti, around, former, path, kind]
         self.scope = ModuleScope(path, kind, former)
         try:
             return self.origin(depth + 1)
@@ -250,9 +264,12 @@ class Place:
             walker = walker.f_back
         if outermost is not self.frame:
             self.frame, self.last = outermost, None
-        origin = self.caller
+        origin = around = self.caller
         for code, offset in reversed(found):
-            origin = Origin(code, offset, origin, self.scope)
+            around, origin = origin, Origin(code, offset, origin, self.scope)
+        # A generator goes on where it is asked for more, which may be elsewhere.
+        is_called = len(found) > 1 and not frame.f_code.co_flags & _SUSPENDED
+        self.inner, self.around = (frame, around) if is_called else (None, None)
         return origin
 
 

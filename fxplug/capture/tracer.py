@@ -34,6 +34,7 @@ from fxplug.capture.interception import (
     active_interceptor,
     entering_module,
     entering_plainly,
+    hear_of_lengths,
     intercept,
     original_call,
     own_code,
@@ -46,7 +47,12 @@ from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.opaque import OpaqueKeeper
 from fxplug.capture.outside import OutsideState
 from fxplug.capture.own_calls import refuse_doubled_calls
-from fxplug.capture.plain_functions import MissedProgramError, is_layer_of_torch, plain_program
+from fxplug.capture.plain_functions import (
+    MissedProgramError,
+    PlainProgram,
+    is_layer_of_torch,
+    plain_program,
+)
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, check_settings, is_leaf_by_class
 from fxplug.capture.proxy import AS_A_RESULT, Attribute, Proxy
 from fxplug.capture.proxyable import ProxyableClassMeta
@@ -174,13 +180,18 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     """Whether ``int`` and ``float`` are called as they are, which needs the very number."""
     entered_modules: frozenset[str] = frozenset()
     """Paths of modules that are entered though they would stay calls."""
-    has_unpacked = False
-    """Whether the graph checks how many parts a value has."""
+    has_checks = False
+    """Whether the graph checks how many parts a value has, or what was answered."""
     has_written = False
-    """Whether the program may write to something; known where it has unpacked values, or is plain and reads weights."""
+    """Whether the program may write to something; known where there are checks, or where it is plain and reads weights.
+    """
     traces_plain_alone = False
     """Whether programs are refused that do more than to call modules and torch (see `plain_functions`), or that have
     layers which do more than to compute (see `fxplug.semantics.modules.compute_alone`) or are none of torch."""
+    answer: Callable[[Node], bool | None] | None = None
+    """Returns whether the value of a node is true, or None where that stays unknown, as it does by default."""
+    calls_heard: TracedCalls | None = None
+    """What hears of calls of torch while a program is traced."""
     hears_functions = False
     """Whether calls of functions are heard of that no name in the program leads to."""
     _names_inputs_by_path = False
@@ -217,10 +228,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._surroundings, self._settings = Surroundings(self._regions), Settings()
         self._readers, self._names_forward = [], False
         self._compares = self._finds_weights = self._is_plain = self._is_watched = self._is_lean = False
-        self._is_repeated = self._ended = self.has_unpacked = self.has_written = self.has_made_constants = (
-            False
-        )
-        self._plain_codes: set[int] | None = None
+        self._is_repeated = self._ended = self.has_checks = self.has_written = self.has_made_constants = False
+        self._plain: PlainProgram | None = None
         self._forget_layers()
         self._constants = Constants()
         self.new_constants = []
@@ -386,7 +395,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         is_plain = self._converts_plainly and self._records_plainly
         self._is_lean = is_plain and self.policy.proxy_mixins is None
         plain = self._plain_program(root) if is_module and concrete_args is None else None
-        self._is_plain, self._plain_codes = plain is not None, plain
+        self._is_plain, self._plain = plain is not None, plain
         if self.traces_plain_alone and not (self._is_plain and compute_alone(self._below)):
             raise TraceError("Cannot trace: the program does more than to call modules and torch.")
         source = signature_source(function, self.root if is_module else None)
@@ -420,7 +429,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._judge(root, concrete_args)
         return self.graph
 
-    def _plain_program(self, root: Any) -> set[int] | None:
+    def _plain_program(self, root: Any) -> PlainProgram | None:
         """Return what runs of a program that does nothing but call modules and torch (see `plain_program`)."""
         is_other = self.runs_leaves or self.hears_functions or self.entered_modules or self._is_watched
         is_usual = self.may_be_plain and self.traced_func_name == "forward" and not is_other
@@ -435,7 +444,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Look, when all is recorded, whether the graph does what the program does at every call."""
         is_plain = self._is_plain
         # What shares the memory of a weight, such as an array, is looked for where a plain program may write to that.
-        if self.has_unpacked or (is_plain and self._attribute_proxies):
+        if self.has_checks or (is_plain and self._attribute_proxies):
             modules = (self._below, self._paths) if is_plain else self._states.below
             self.has_written = note_writes(self.graph, self.root, *modules)
         self.drop_unread_draws()
@@ -460,7 +469,10 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     def _run_plainly(self, run: Callable[..., Any], values: list[Any]) -> Any:
         """Run a program with proxies that does nothing but call modules and torch: it leaves all as it was."""
         self._place.session = session = active.get()
-        self._place.looked = self._plain_codes
+        if self._plain is not None:
+            self._place.looked = self._plain.codes
+            if self.answer is not None:
+                hear_of_lengths(self._plain.asking)
         if session is not None:
             session.is_plain = session.is_running = True
         context = copy_context()
@@ -645,6 +657,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 self.graph, *states.below, outside.codes(), left, states.assigned_by_calls, constants
             )
         return missed_change(self.graph, *self._states.below, outside.codes(), kept, self._whole)
+
+    def to_bool(self, obj: Proxy) -> bool:
+        """Answer whether a value is true: where the program runs besides, it may be known."""
+        answer = None if self.answer is None else self.answer(obj.node)
+        return super().to_bool(obj) if answer is None else answer
 
     def unpack(self, obj: Proxy, count: int) -> None:
         """Hear that a value is about to be unpacked into a number of names: the graph checks that it has so many."""
@@ -1290,7 +1307,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def torch_calls(self, session: Session) -> AbstractContextManager[Any]:
         """Return what hears of calls of torch while it is entered (see `fxplug.capture.interception`)."""
-        return TracedCalls(session)
+        self.calls_heard = calls = TracedCalls(session)
+        return calls
 
     def on_number_made(self, kind: type, value: Any) -> Any:
         """Hear of a call of ``int`` or ``float`` (see `fxplug.capture.conversions`)."""

@@ -4,6 +4,9 @@
 the parts one by one would go on with the first ones of many, so a check asks as Python does.
 """
 
+# Each node of a network is looked at here: its slots are read, not the properties in front of them.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import operator
@@ -47,7 +50,7 @@ def check_count(tracer: Any, value: Any, count: int) -> None:
         return
     text = "" if is_alone else f"{count} value{'' if count == 1 else 's'} to unpack{place_in_program(3)}"
     tracer.create_proxy("call_function", check_length, (value, count, text), {})
-    tracer.has_unpacked = True
+    tracer.has_checks = True
 
 
 def note_writes(
@@ -67,16 +70,23 @@ def note_writes(
     plain = [module for module in modules if not (has_hooks(module) or "forward" in vars(module))]
     pure = {paths[id(layer)] for layer, effect in effects_of_layers(plain) if effect is PURE}
     written = False
-    for node in graph.nodes:
-        target = node.target
+    quiet: set[int] = set()
+    """Ids of targets that were found to be pure whatever they are given: a network calls the same again and again."""
+    for node in graph.nodes.listed():
+        op, target, kwargs = node._op, node._target, node._kwargs
         if target is check_length:
             if written and len(node.args) == _WITHOUT_WRITES:
                 node.args = (*node.args, False)
-        elif not written and not (node.op == "call_module" and target in pure):
-            if node.op == "output":
-                break
-            effect = effects.effect_of(node, root)
-            written = not (effect is PURE or effect.is_pure or target in CHECKS or target is assert_function)
+            continue
+        is_quiet = target in pure if op == "call_module" else not kwargs and id(target) in quiet
+        if written or is_quiet or op == "output":
+            continue
+        effect = effects.effect_of(node, root)
+        if effect is PURE or effect.is_pure:
+            if not kwargs and effects.is_settled(op, target):
+                quiet.add(id(target))
+        else:
+            written = not (target in CHECKS or target is assert_function)
     return written
 
 

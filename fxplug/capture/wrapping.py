@@ -83,6 +83,7 @@ if TYPE_CHECKING:
 __all__ = [
     "body_of",
     "check_inputs",
+    "hear_of_asked",
     "hold_leaves",
     "hold_modes",
     "hold_wrapped",
@@ -571,7 +572,7 @@ def _watch_one(
         code = body_of(patches, found).__code__
         session.interceptor.on_function_reached(found, code, scan.names, owner)
     # Examples answer all questions but those for the class of a number, which stands for one, and for a length.
-    _hear_of_asked(
+    hear_of_asked(
         patches,
         session,
         namespace,
@@ -644,7 +645,7 @@ def _enter_made(frame: FrameType) -> None:
         check_call(session.interceptor, call)
 
 
-def _hear_of_asked(
+def hear_of_asked(
     patches: Patches, session: Session, namespace: dict[str, Any], names: frozenset[str]
 ) -> None:
     """Hear of questions that functions of Python answer."""

@@ -176,6 +176,18 @@ class EffectRegistry:
             return self._ask_rules(node, None) or UNKNOWN
         return known or self._effect_of_other(node, root, key, settled)
 
+    def is_settled(self, op: str, target: Hashable) -> bool:
+        """Return whether a call without keyword arguments was found to have the effect of all calls of its target.
+
+        Args:
+            op: Of the call.
+            target: Of the call.
+        """
+        try:
+            return (op, target) in self._settled
+        except TypeError:  # An unhashable callable.
+            return False
+
     def _effect_of_other(
         self, node: Node, root: object | None, key: Hashable, settled: dict[Hashable, Effect]
     ) -> Effect:

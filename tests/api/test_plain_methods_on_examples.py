@@ -183,8 +183,8 @@ def loses_dimensions(self, x):
     return x.view(-1, rows * columns)
 
 
-def asks(self, x):
-    return x.view(-1) if x.size(0) > 1 else x
+def asks_for_a_value(self, x):
+    return self.back(x) if x.sum() > 100 else x.relu()
 
 
 def indexes_by_a_list(self, x):
@@ -221,7 +221,7 @@ def keeps_a_constant(self, x):
     [
         *(
             adds_to_a_shape,
-            asks,
+            asks_for_a_value,
             asks_for_a_class,
             asks_for_a_place,
             asks_for_steps,

@@ -143,7 +143,8 @@ class Names(TorchFunctionMode):
 def test_all_that_the_program_does_is_done_once_with_the_same_values(manager):
     net, x = Net(), torch.randn(2, 4)
     fxplug.trace(net, (x,), check=False, manager=manager)  # What layers record is known from here on.
-    tracer = plain_capture._trace(net, manager.trace_policy())
+    tracer = plain_capture._tracer(manager.trace_policy())
+    tracer.trace(net)
     nodes = tracer.graph.nodes.listed()
     assert len(tracer.layer_calls) == 4
     with Names() as wanted:

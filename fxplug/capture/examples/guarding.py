@@ -13,7 +13,7 @@ from fxplug.ir.guards import Guard
 from fxplug.semantics.checks import class_of, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from fxplug.ir import Origin
 
@@ -23,7 +23,7 @@ __all__ = [
     "fails_for_none",
     "guard_at",
     "guard_of",
-    "guards_of_dimensions",
+    "guards_of_inputs",
     "size_text",
 ]
 
@@ -153,24 +153,35 @@ class GuardCollector:
         return graph, tuple(self._predicates.values())
 
 
-def guards_of_dimensions(
-    inputs: Iterable[Node], values: Iterable[torch.Tensor], asked: Guard
-) -> tuple[Graph, tuple[Guard, ...]]:
-    """Return, as `GuardCollector.finish` does, guards that inputs have as many dimensions as some tensors.
+def guards_of_inputs(
+    inputs: Iterable[Node],
+    values: Iterable[torch.Tensor],
+    predicates: Mapping[Node, Guard],
+    asked: Guard | None,
+) -> tuple[Graph, tuple[Guard, ...]] | None:
+    """Return, as `GuardCollector.finish` does, guards of inputs that are tensors; None without such.
 
     Args:
         inputs: The placeholders of the graph that was recorded.
         values: One tensor for each of them.
-        asked: Says where the program has asked.
+        predicates: What has to be true, with the guards that say it.
+        asked: Where the program has asked how many dimensions they have, which they have to have in all runs then.
     """
+    if not predicates and asked is None:
+        return None
     answering = Graph()
-    pairs = [(answering.node_copy(node), value.dim()) for node, value in zip(inputs, values, strict=True)]
-    answers = [
-        answering.call_function(operator.eq, (answering.call_method("dim", (node,)), count))
-        for node, count in pairs
+    copies = {node: answering.node_copy(node) for node in inputs}
+    pairs = list(zip(copies.values(), values, strict=True)) if asked is not None else []
+    answers = [_copy(answering, predicate, copies) for predicate in predicates]
+    dimensions = [
+        answering.call_function(operator.eq, (answering.call_method("dim", (node,)), value.dim()))
+        for node, value in pairs
     ]
-    answering.output(tuple(answers))
-    return answering, tuple([Guard(expression(answer), asked.line, asked.source) for answer in answers])
+    answering.output((*answers, *dimensions))
+    guards = list(predicates.values())
+    if asked is not None:
+        guards += [Guard(expression(answer), asked.line, asked.source) for answer in dimensions]
+    return answering, tuple(guards)
 
 
 def fails_for_none(node: Node) -> bool:

@@ -1,0 +1,168 @@
+"""Answering what a plain program asks about sizes: it is run on its examples as far as it was traced.
+
+A program that asks whether an input is short enough is traced as others are (see `fxplug.api.plain_capture`). Where it
+asks, what was recorded runs up to there, and the answer is guarded, as it is where a program is listened to.
+"""
+
+# Each node of a network may be looked at here: its slots are read, not the properties in front of them.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import math
+import operator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fxplug.analyze.isolation import SavedTensors
+from fxplug.api.plain_run import BegunRun
+from fxplug.capture.calls import unheard
+from fxplug.capture.examples.asking import INSIDE
+from fxplug.capture.examples.guarding import expression, guard_at
+from fxplug.ir.guards import Guard
+from fxplug.ir.node import ERASED
+from fxplug.semantics.checks import check_true
+from fxplug.semantics.random_state import kept_random_state
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    import torch
+    from torch import nn
+
+    from fxplug.capture import Tracer
+    from fxplug.ir import Graph, Node
+
+__all__ = ["PlainAnswers"]
+
+
+class PlainAnswers:
+    """Answers what a plain program asks.
+
+    Args:
+        program: What is traced.
+        args: Example inputs, one for each that it takes.
+    """
+
+    def __init__(self, program: nn.Module, args: Sequence[torch.Tensor]) -> None:
+        self.at_entry: dict[Node, Guard] = {}
+        """What has to be true, and can be answered from the inputs."""
+        self._predicates: list[Node] = []
+        """The same, and those that say the same again."""
+        self.checks = False
+        """Whether the graph checks answers to other questions."""
+        self.run: BegunRun | None = None
+        """What has run, if anything was asked."""
+        self._program = program
+        self._args = args
+        self._left = ExitStack()
+        self._known: set[Any] = set()
+        self._places: dict[Any, Guard] = {}
+
+    @contextmanager
+    def heard_by(self, tracer: Tracer) -> Generator[None]:
+        """Answer a tracer; afterwards inputs and random states are as before.
+
+        Args:
+            tracer: Is about to trace the program.
+        """
+        tracer.answer = partial(self._answer, tracer)
+        with self._left:
+            yield
+        tracer.answer = None
+
+    def settle(self, graph: Graph) -> None:
+        """Take away from a graph what can be answered from the inputs."""
+        for predicate in self._predicates:
+            _erase_numbers(graph, predicate)
+
+    def _answer(self, tracer: Tracer, node: Node) -> bool | None:
+        """Return whether a comparison of sizes is true, and guard that; None for any other value."""
+        if node._target not in _COMPARISONS or node._op != "call_function":
+            return None
+        sources = _sources_of_sizes(node)
+        value = None if sources is None else self._value_of(tracer, node)
+        if sources is None or type(value) is not bool:
+            return None
+        predicate = node if value else tracer.create_node("call_function", operator.not_, (node,), {})
+        if all(source._op == "placeholder" for source in sources):
+            self._guard_at_entry(predicate)
+        else:
+            self._check(tracer, predicate)
+        return value
+
+    def _value_of(self, tracer: Tracer, node: Node) -> Any:
+        """Return the value of a node, in a run of what was recorded so far."""
+        with unheard(tracer.calls_heard):
+            if self.run is None:
+                self._left.enter_context(kept_random_state())
+                self._left.callback(SavedTensors(self._args).restore)
+                calls = tracer.layer_calls
+                self.run = BegunRun(self._program, tracer.graph, self._args, [] if calls is None else calls)
+            return self.run.value_of(node)
+
+    def _guard_at_entry(self, predicate: Node) -> None:
+        self._predicates.append(predicate)
+        text = expression(predicate)
+        if text not in self._known:  # Reading the line takes longer than all the rest.
+            self._known.add(text)
+            self.at_entry[predicate] = self._guard(predicate, text)
+
+    def _guard(self, predicate: Node, text: str) -> Guard:
+        """Return a guard that says where a predicate was computed."""
+        origin = next(iter(predicate.origins), None)
+        place = None if origin is None else (origin.code, origin.offset)
+        known = self._places.get(place)
+        if known is None:  # The blocks of a network run the same lines.
+            known = self._places[place] = guard_at(origin, "")
+        return Guard(text, known.line, known.source)
+
+    def _check(self, tracer: Tracer, predicate: Node) -> None:
+        said = predicate._target, predicate._args
+        if said not in self._known:
+            self._known.add(said)
+            guard = self._guard(predicate, expression(predicate, INSIDE))
+            tracer.create_node("call_function", check_true, (predicate, str(guard)), {})
+            tracer.has_checks = self.checks = True
+
+
+_COMPARISONS = frozenset({operator.eq, operator.ge, operator.gt, operator.le, operator.lt, operator.ne})
+_OF_NUMBERS = frozenset(
+    value for module in (math, operator) for value in vars(module).values() if callable(value)
+) - {operator.getitem}
+
+
+def _erase_numbers(graph: Graph, node: Node) -> None:
+    """Take away a number that nobody uses, and those that it alone is computed from."""
+    waiting = [node]
+    while waiting:
+        current = waiting.pop()
+        if current._position is not ERASED and current._op != "placeholder" and not current.users:
+            inputs = current.all_input_nodes
+            graph.erase_node(current)
+            waiting += inputs
+
+
+def _sources_of_sizes(node: Node) -> list[Node] | None:
+    """Return the tensors whose sizes a number is computed from; None where it is computed from anything else."""
+    found: list[Node] = []
+    waiting, seen = [node], {node}
+    while waiting:
+        current = waiting.pop()
+        op, target, args = current._op, current._target, current._args
+        if op == "call_method" and target == "size" and not current._kwargs:
+            found += current.all_input_nodes[:1]
+            if len(current.all_input_nodes) != 1:
+                return None
+        elif target is getattr and args[1] == "shape":
+            found += current.all_input_nodes
+        elif op == "call_function" and (
+            target in _OF_NUMBERS or (target is operator.getitem and type(args[1]) is int)
+        ):
+            more = [one for one in current.all_input_nodes if one not in seen]
+            seen.update(more)
+            waiting += more
+        else:
+            return None
+    return found

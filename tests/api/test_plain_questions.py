@@ -1,0 +1,317 @@
+"""Programs that ask about sizes, captured on examples without being listened to.
+
+PYTEST_DONT_REWRITE: an ``assert`` of theirs is to be one, and not what pytest makes of it.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+from fxplug.api.plain_run import BegunRun
+
+
+class Net(nn.Module):
+    """What the forwards below are forwards of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.width = 4
+        self.layer, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
+        self.register_buffer("mask", torch.tril(torch.ones(8, 8)))
+
+    def forward(self, x):
+        return self.layer(x).relu()
+
+
+def net_of(forward):
+    return type("Net", (Net,), {"forward": forward})().eval()
+
+
+def listened_to(net, *inputs, **options):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fxplug.api.capturing.capture_plainly", lambda *args: None)
+        return fxplug.trace(net, inputs, **options)
+
+
+def texts(captured):
+    return [str(guard) for guard in captured.guards]
+
+
+def of_an_input(self, x):
+    if x.shape[1] > 5:
+        return x
+    return self.layer(x)
+
+
+def of_what_is_computed(self, x):
+    y = self.norm(self.layer(x))
+    return y * 2 if y.size(1) == self.width else y[:, :-1]
+
+
+def of_both(self, x):
+    y = self.layer(x) if x.size(-1) == self.width else x
+    if y.size(0) * 2 <= y.size(1) and not y.shape[1] > 7:
+        y = y + 1
+    return y
+
+
+def of_a_length(self, x):
+    return self.layer(x) * self.mask[: x.size(1), :1] if x.size(1) <= len(self.mask) else x
+
+
+def of_a_range(self, x):
+    return self.layer(x) if 1 <= x.size(0) < 6 else x
+
+
+def again_and_again(self, x):
+    y = x
+    if x.size(1) > 3:
+        y = y.relu()
+    if x.size(1) > 3:
+        y = self.layer(y)
+    return y - 1 if x.size(1) > 3 else y
+
+
+def or_raises(self, x):
+    batch, length, width = self.norm(x).shape
+    if width != self.width:
+        raise ValueError(f"Expected {self.width} features, and got {width}.")
+    assert length < 100, f"{length} is too long."
+    assert batch > 0
+    return self.layer(x).reshape(batch, -1)
+
+
+ASKING = [
+    *(again_and_again, of_a_length, of_a_range, of_an_input, of_both, of_what_is_computed, or_raises),
+]
+X = torch.randn(2, 4, 4)
+
+
+@pytest.mark.parametrize("forward", ASKING)
+@pytest.mark.parametrize("check", [True, False])
+def test_both_ways_capture_the_same(plainly, forward, check):
+    net, given = net_of(forward), X.clone()
+    captured = fxplug.trace(net, (given,), check=check)
+    assert plainly == [captured]
+    torch.testing.assert_close(given, X, rtol=0, atol=0)
+    other = listened_to(net, given.clone(), check=check)
+
+    captured.graph.lint()
+    assert sorted(texts(captured)) == sorted(texts(other))
+    assert [str(node.target) for node in captured.graph.nodes] == [
+        str(node.target) for node in other.graph.nodes
+    ] or forward in {of_a_length, or_raises}
+    for shape in ((2, 4, 4), (5, 4, 4), (3, 7, 4), (9, 4, 4), (2, 9, 4), (1, 1, 4)):
+        x = torch.randn(shape)
+        try:
+            found = other(x)
+        except fxplug.GuardError as error:
+            with pytest.raises(fxplug.GuardError) as raised:
+                captured(x)
+            assert raised.value.can_run_again is error.can_run_again
+        else:
+            torch.testing.assert_close(captured(x), found)
+            torch.testing.assert_close(captured(x), net(x))
+
+
+@pytest.mark.parametrize("forward", ASKING)
+def test_another_answer_is_captured_anew(forward):
+    net = net_of(forward)
+    captured = fxplug.trace(net, (X,), on_guard_failure="recapture")
+    for shape in ((2, 4, 4), (2, 9, 4), (9, 4, 4), (2, 4, 4), (1, 6, 4)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(captured(x), net(x))
+
+
+def test_what_is_asked_of_inputs_is_not_in_the_graph():
+    captured = fxplug.trace(net_of(again_and_again), (X,))
+    assert [node.op for node in captured.graph.nodes] == ["placeholder", "call_method", "call_module"] + [
+        "call_function",
+        "output",
+    ]
+    assert [guard.text for guard in captured.guards] == ["x.size(1) > 3"]
+
+
+def test_each_answer_is_checked_where_it_is_asked():
+    captured = fxplug.trace(net_of(or_raises), (X,))
+    names = [str(getattr(node.target, "__name__", node.target)) for node in captured.graph.nodes]
+    assert names.count("check_true") == 3
+    assert names.index("check_true") < names.index("layer")
+    assert "width != self.width" in texts(captured)[1]
+
+
+# -- methods of the classes above
+
+
+class Checked(Net):
+    def forward(self, x):
+        return super().forward(x) if x.size(1) <= len(self.mask) else x
+
+
+class CheckedTwice(Checked):
+    def forward(self, x):
+        return super().forward(x) + self.norm(x)
+
+
+class Between(Net):
+    def forward(self, x):
+        return super().forward(x) - 1
+
+
+class Both(Checked, Between):
+    """``super`` of the first one is the second one."""
+
+
+@pytest.mark.parametrize("kind", [Checked, CheckedTwice, Between, Both])
+def test_methods_of_the_classes_above_are_called(plainly, kind):
+    net = kind().eval()
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [captured]
+    torch.testing.assert_close(captured(X), net(X))
+    assert captured.code == listened_to(net, X).code
+
+
+def test_a_class_above_that_is_exchanged_is_heard(plainly, monkeypatch):
+    fxplug.trace(Checked().eval(), (X,))
+    monkeypatch.setattr(Net, "forward", lambda self, x: self.norm(x) if int(x.size(0)) == 2 else x)
+    captured = fxplug.trace(Checked().eval(), (X,))
+    assert plainly[1:] == [None]
+    torch.testing.assert_close(captured(X), Checked().eval()(X))
+
+
+def test_another_super_is_looked_at(plainly, monkeypatch):
+    class Other:
+        def forward(self, x):
+            return x * 3
+
+    net = Between().eval()
+    monkeypatch.setitem(globals(), "super", Other)
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [None]
+    torch.testing.assert_close(captured(X), X * 3 - 1)
+
+
+def test_another_len_is_looked_at(plainly, monkeypatch):
+    monkeypatch.setitem(globals(), "len", lambda value: 3)
+    captured = fxplug.trace(Checked().eval(), (X,))
+    assert plainly == [None]
+    torch.testing.assert_close(captured(X), X)
+
+
+# -- what is listened to
+
+
+def of_a_value(self, x):
+    return self.layer(x) if x.sum() > 100 else x
+
+
+def of_truth(self, x):
+    return self.layer(x) if x.size(1) % 2 else x
+
+
+def of_dimensions(self, x):
+    return self.layer(x) if x.dim() == 3 else x
+
+
+def of_a_computed_length(self, x):
+    y = self.layer(x)
+    return y if len(y) < 3 else x
+
+
+def behind_a_draw(self, x):
+    y = x + torch.rand(x.shape)
+    return self.layer(y) if self.norm(x).size(1) > 2 else y
+
+
+def behind_a_write(self, x):
+    self.mask += 1
+    return self.layer(x) if self.norm(x).size(1) > 2 else x
+
+
+def with_a_text_of_its_own(self, x):
+    return getattr(self, f"lay{'er'}")(x) if x.size(1) > 2 else x
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        *(behind_a_draw, of_a_computed_length, of_a_value, of_dimensions, of_truth, with_a_text_of_its_own),
+    ],
+)
+def test_other_questions_are_listened_to(plainly, forward):
+    net = net_of(forward)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    captured = fxplug.trace(net, (X,), check=False)
+    assert plainly == [None]
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(5)
+    found = captured(X)
+    torch.manual_seed(5)
+    torch.testing.assert_close(found, net(X))
+
+
+def test_what_was_written_before_a_question_is_put_back():
+    net, x = net_of(behind_a_write), X.clone()
+    before = net.mask.clone()
+    captured = fxplug.trace(net, (x,), check=False)
+    torch.testing.assert_close(net.mask, before, rtol=0, atol=0)
+    torch.testing.assert_close(captured(x), net(x))
+
+
+def test_inputs_that_are_written_to_before_a_question_are_put_back(plainly):
+    def forward(self, x):
+        torch.relu_(x)
+        return self.layer(x) if x.size(1) > 2 else x
+
+    x = X.clone()
+    captured = fxplug.trace(net_of(forward), (x,), check=False)
+    assert plainly == [captured]
+    torch.testing.assert_close(x, X, rtol=0, atol=0)
+
+
+def test_a_program_raises_its_own_error(plainly):
+    net = net_of(or_raises)
+    with pytest.raises(AssertionError, match="101 is too long"):
+        fxplug.trace(net, (torch.randn(1, 101, 4),))
+    assert plainly == [None]
+
+
+def test_an_error_before_the_question_is_the_program_s_own(plainly):
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        fxplug.trace(net_of(of_what_is_computed), (torch.randn(2, 4, 5),))
+    assert plainly == [None]
+
+
+def test_values_that_take_much_memory_are_not_kept(plainly, monkeypatch):
+    monkeypatch.setattr(BegunRun, "most", X.nbytes - 1)
+    captured = fxplug.trace(net_of(of_what_is_computed), (X,))
+    assert plainly == [None]
+    torch.testing.assert_close(captured(X), net_of(of_what_is_computed)(X))
+
+
+def test_inputs_do_not_count_among_them(plainly, monkeypatch):
+    monkeypatch.setattr(BegunRun, "most", 0)
+    captured = fxplug.trace(net_of(of_an_input), (X,))
+    assert plainly == [captured]
+
+
+def test_nothing_of_a_run_stays(plainly):
+    captured = fxplug.trace(net_of(of_what_is_computed), (X,))
+    assert plainly == [captured]
+    del plainly[:]
+    gc.collect()
+    assert not [found for found in gc.get_objects() if type(found) is BegunRun]
+
+
+def test_a_trace_without_examples_still_refuses():
+    with pytest.raises(fxplug.TraceError, match=r"\[FXP-T001\]"):
+        fxplug.symbolic_trace(net_of(of_an_input))
+    with pytest.raises(fxplug.TraceError, match=r"\[FXP-T003\]"):
+        fxplug.symbolic_trace(net_of(of_a_length))
