@@ -78,13 +78,13 @@ class PlainAnswers:
             _erase_numbers(graph, predicate)
 
     def _answer(self, tracer: Tracer, node: Node) -> bool | None:
-        """Return whether a comparison of sizes is true, and guard that; None for any other value."""
-        if node._target not in _COMPARISONS or node._op != "call_function":
-            return None
+        """Return whether a number that is computed from sizes is true, and guard that; None for any other value."""
         sources = _sources_of_sizes(node)
         value = None if sources is None else self._value_of(tracer, node)
-        if sources is None or type(value) is not bool:
+        if sources is None or type(value) not in _NUMBERS:
             return None
+        if type(value) is not bool:
+            node, value = tracer.create_node("call_function", operator.truth, (node,), {}), bool(value)
         predicate = node if value else tracer.create_node("call_function", operator.not_, (node,), {})
         if all(source._op == "placeholder" for source in sources):
             self._guard_at_entry(predicate)
@@ -127,7 +127,10 @@ class PlainAnswers:
             tracer.has_checks = self.checks = True
 
 
-_COMPARISONS = frozenset({operator.eq, operator.ge, operator.gt, operator.le, operator.lt, operator.ne})
+_NUMBERS = frozenset({bool, int, float})
+_PLACES = frozenset({int, slice})
+_OF_TENSORS = frozenset({"dim", "ndim", "ndimension", "shape", "size"})
+"""Attributes and methods of tensors that tell of sizes, or of how many dimensions there are."""
 _OF_NUMBERS = frozenset(
     value for module in (math, operator) for value in vars(module).values() if callable(value)
 ) - {operator.getitem}
@@ -145,20 +148,23 @@ def _erase_numbers(graph: Graph, node: Node) -> None:
 
 
 def _sources_of_sizes(node: Node) -> list[Node] | None:
-    """Return the tensors whose sizes a number is computed from; None where it is computed from anything else."""
+    """Return the tensors whose sizes and number of dimensions a number is computed from, and from nothing else.
+
+    Returns:
+        The tensors; None where the value of the node may be something else.
+    """
     found: list[Node] = []
     waiting, seen = [node], {node}
     while waiting:
         current = waiting.pop()
         op, target, args = current._op, current._target, current._args
-        if op == "call_method" and target == "size" and not current._kwargs:
-            found += current.all_input_nodes[:1]
-            if len(current.all_input_nodes) != 1:
+        if target is getattr or (op == "call_method" and target in _OF_TENSORS):
+            tensors = current.all_input_nodes
+            if len(tensors) != 1 or current._kwargs or (target is getattr and args[1] not in _OF_TENSORS):
                 return None
-        elif target is getattr and args[1] == "shape":
-            found += current.all_input_nodes
+            found += tensors
         elif op == "call_function" and (
-            target in _OF_NUMBERS or (target is operator.getitem and type(args[1]) is int)
+            target in _OF_NUMBERS or (target is operator.getitem and type(args[1]) in _PLACES)
         ):
             more = [one for one in current.all_input_nodes if one not in seen]
             seen.update(more)

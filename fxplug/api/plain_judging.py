@@ -142,13 +142,18 @@ def do_more(nodes: Sequence[Node], tracer: Tracer, checks: Iterable[Node], *, as
             if not all(map(_is_index if target is operator.getitem else _is_operand, node._args)):
                 return True
         elif target is getattr or (op == "call_method" and target == "size"):
-            if (target is getattr and node._args[1] != "shape") or _asks_of_weight(node):
+            if (target is getattr and node._args[1] not in _DYNAMIC) or _asks_of_weight(node):
                 return True
         elif target not in seen:  # What hangs on the numbers that a call is given is looked at in the end.
             seen.add(target)
-            if (op == "call_method" and tells_of_tensor(target)) or (asks and changes_rank(node)):
+            tells = op == "call_method" and tells_of_tensor(target) and target not in _DYNAMIC
+            if tells or (asks and changes_rank(node)):
                 return True
     return (bool(reads) and tracer.has_written) or (asks and _makes_ranks_of_sizes(nodes))
+
+
+_DYNAMIC = frozenset({"dim", "ndim", "ndimension", "shape"})
+"""Attributes and methods that are read anew in each run; others are constants of what is captured with examples."""
 
 
 def _may_be_settled(value: Node, tracer: Tracer) -> bool:

@@ -40,7 +40,7 @@ class Reads(NamedTuple):
     inherited: frozenset[str] = frozenset()
     """Names of methods of its object that it calls as ``super()`` finds them."""
     takes_apart: bool = False
-    """Whether it reads elements of other values, unpacks them, makes texts of them, or asks for their length."""
+    """Whether it reads elements of other values, unpacks, compares or measures them, or makes texts of them."""
 
     @property
     def goes_into_values(self) -> bool:
@@ -94,6 +94,8 @@ _GOING_THROUGH = {"iterator": "element", "element": "", "call": "call"}
 """What is on top of the stack where elements are taken and called -> what is there one instruction later."""
 _ASKED = frozenset({"len"})
 """Functions of Python whose calls are heard of in whole programs that are plain."""
+_CALLED = _ASKED | {"abs", "max", "min"}
+"""These, and those that call methods of what they are given."""
 _OF_CLASS = ("__class__",)
 """What a method closes over that says ``super()``."""
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -254,7 +256,7 @@ class _Reader:
             return self._load(entry, before)
         if name == "LOAD_GLOBAL":
             self._top, self._chain = ("super" if entry.argval == "super" else "global"), (entry.argval,)
-            self._takes_apart |= entry.argval in _ASKED
+            self._takes_apart |= entry.argval in _CALLED
             return True
         if name in {"LOAD_ATTR", "LOAD_METHOD"}:
             return self._read_attribute(entry, top)

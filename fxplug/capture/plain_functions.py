@@ -359,7 +359,7 @@ _ERRORS = {
     for name, value in vars(builtins).items()
     if isinstance(value, type) and issubclass(value, Exception)
 }
-_BUILTINS: dict[str, Any] = {**_ERRORS, "len": len}
+_BUILTINS: dict[str, Any] = {**_ERRORS, "abs": abs, "len": len, "max": max, "min": min}
 """What of Python's own a plain program may call by its name."""
 
 
@@ -371,8 +371,8 @@ def _computes(value: Any) -> bool:
     if kind is BuiltinFunctionType:
         if value.__self__ is None:
             return value.__module__ == "torch"
-        if value is len:
-            return True
+        if value.__self__ is builtins:
+            return value in _BUILTINS.values()
         # Only what was read off the module is a function of ``math`` here, where the tracer hears of its calls.
         return value.__self__ is math or value.__module__ in MODULES_OF_OPERATORS
     if kind is type:

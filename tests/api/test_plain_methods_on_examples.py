@@ -199,10 +199,6 @@ def asks_for_a_class(self, x):
     return x + torch.zeros(1, dtype=x.dtype).view(1, 1, 1)
 
 
-def asks_how_many_dimensions(self, x):
-    return x.relu() * x.dim()
-
-
 def asks_for_a_place(self, x):
     return x.view(-1) * x.get_device()
 
@@ -225,7 +221,6 @@ def keeps_a_constant(self, x):
             asks_for_a_class,
             asks_for_a_place,
             asks_for_steps,
-            asks_how_many_dimensions,
         ),
         *(
             asks_for_sizes_of_a_weight,
