@@ -231,6 +231,8 @@ def _kind_of_result(node: Node, known: dict[Node, str]) -> str:
     args: tuple[Any, ...] = node._args
     if node._target is not operator.getitem:
         given = [known.get(one) for one in node.all_input_nodes]
+        if node._target in _EQUALITY and all(kind is not None for kind in given):
+            return _NUMBER
         return "" if _SIZES in given else _NUMBER if all(kind == _NUMBER for kind in given) else _OTHER
     whole, key = args
     indices = list(_nodes_in(key))
@@ -255,6 +257,7 @@ def _nodes_in(key: Any) -> Iterator[Node]:
             yield from _nodes_in(part)
 
 
+_EQUALITY = frozenset({operator.eq, operator.ne})
 _CHECKS = frozenset({check_length, check_true})
 _NUMBER, _SIZES, _OTHER = "number", "sizes", "other"
 _OF_NUMBERS = frozenset(value for value in vars(math).values() if callable(value))
