@@ -13,7 +13,7 @@ import math
 import operator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.analyze.isolation import SavedTensors
 from fxplug.api.plain_run import BegunRun
@@ -48,8 +48,10 @@ class PlainAnswers:
     def __init__(self, program: nn.Module, args: Sequence[torch.Tensor]) -> None:
         self.at_entry: dict[Node, Guard] = {}
         """What has to be true, and can be answered from the inputs."""
+        self.rank_asked: Guard | None = None
+        """Where it was asked how many dimensions there are, which follows from how many inputs have."""
         self._predicates: list[Node] = []
-        """The same, and those that say the same again."""
+        """What was asked, and is not to be computed again."""
         self.checks = False
         """Whether the graph checks answers to other questions."""
         self.run: BegunRun | None = None
@@ -79,10 +81,15 @@ class PlainAnswers:
 
     def _answer(self, tracer: Tracer, node: Node) -> bool | None:
         """Return whether a number that is computed from sizes is true, and guard that; None for any other value."""
-        sources = _sources_of_sizes(node)
-        value = None if sources is None else self._value_of(tracer, node)
-        if sources is None or type(value) not in _NUMBERS:
+        reads = _reads_behind(node)
+        value = None if reads is None else self._value_of(tracer, node)
+        if reads is None or type(value) not in _NUMBERS:
             return None
+        sources = [cast("Node", read._args[0]) for read in reads]
+        if all(map(_is_of_dimensions, reads)) and all(source._op != "get_attr" for source in sources):
+            self.rank_asked = self.rank_asked or self._guard(reads[0], "")
+            self._predicates.append(node)
+            return bool(value)
         if type(value) is not bool:
             node, value = tracer.create_node("call_function", operator.truth, (node,), {}), bool(value)
         predicate = node if value else tracer.create_node("call_function", operator.not_, (node,), {})
@@ -128,8 +135,9 @@ class PlainAnswers:
 
 
 _NUMBERS = frozenset({bool, int, float})
+_OF_DIMENSIONS = frozenset({"dim", "ndim", "ndimension"})
 _PLACES = frozenset({int, slice})
-_OF_TENSORS = frozenset({"dim", "ndim", "ndimension", "shape", "size"})
+_OF_TENSORS = _OF_DIMENSIONS | {"shape", "size"}
 """Attributes and methods of tensors that tell of sizes, or of how many dimensions there are."""
 _OF_NUMBERS = frozenset(
     value for module in (math, operator) for value in vars(module).values() if callable(value)
@@ -147,11 +155,16 @@ def _erase_numbers(graph: Graph, node: Node) -> None:
             waiting += inputs
 
 
-def _sources_of_sizes(node: Node) -> list[Node] | None:
-    """Return the tensors whose sizes and number of dimensions a number is computed from, and from nothing else.
+def _is_of_dimensions(read: Node) -> bool:
+    """Return whether a read of a tensor asks how many dimensions it has, and not how many elements these have."""
+    return (read._args[1] if read._target is getattr else read._target) in _OF_DIMENSIONS
+
+
+def _reads_behind(node: Node) -> list[Node] | None:
+    """Return the reads of sizes and numbers of dimensions that a number is computed from, and from nothing else.
 
     Returns:
-        The tensors; None where the value of the node may be something else.
+        What reads them off tensors; None where the value of the node may be something else.
     """
     found: list[Node] = []
     waiting, seen = [node], {node}
@@ -162,7 +175,7 @@ def _sources_of_sizes(node: Node) -> list[Node] | None:
             tensors = current.all_input_nodes
             if len(tensors) != 1 or current._kwargs or (target is getattr and args[1] not in _OF_TENSORS):
                 return None
-            found += tensors
+            found.append(current)
         elif op == "call_function" and (
             target in _OF_NUMBERS or (target is operator.getitem and type(args[1]) in _PLACES)
         ):

@@ -94,7 +94,7 @@ def _capture(
                 return None
             nodes = tracer.graph.nodes.listed()
             checks = checks_of_counts(nodes) if tracer.has_checks else []
-            asked = tracer.asked_rank or first_asked(nodes)
+            asked = tracer.asked_rank or answers.rank_asked or first_asked(nodes)
             if do_more(nodes, tracer, checks, asks=asked is not None):
                 return None
             if answers.checks and tracer.has_written:
