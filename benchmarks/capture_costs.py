@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,9 +18,9 @@ from benchmarks.timing import interleave
 from fxplug.plugins import PluginManager
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-__all__ = ["costs_table"]
+__all__ = ["CostOfModel", "cost_of_model", "costs_by_library", "costs_table"]
 
 _PROMISED = 15.0
 """Microseconds for each node."""
@@ -42,10 +43,77 @@ def costs_table(rounds: int = 101) -> str:
         _cost("ResNet-50, down to functions", root, images, level_of_functions(), rounds),
         _cost("2,000 small operations", long_function(2_000), torch.randn(8), plain, rounds),
         _cost("decoder of 12 blocks", Decoder(12), words, plain, rounds),
-        _cost("the same, each block asks for a size", Decoder(12, asks=True), words, plain, rounds),
+        _cost("the same, each block asks for a size", Decoder(12, asks="size"), words, plain, rounds),
+        _cost("the same, each block asks for a dtype", Decoder(12, asks="dtype"), words, plain, rounds),
     ]
     head = ["program", "nodes", "eager, ms", "captured, ms", "more, µs per node", f"at most {_PROMISED:g}"]
     return "\n".join([f"| {' | '.join(head)} |", "|---|---:|---:|---:|---:|---|", *lines])
+
+
+@dataclass(frozen=True)
+class CostOfModel:
+    """What captures of a model cost, in microseconds for each node of what is captured."""
+
+    value: float
+    """In value mode without a check, more than a run."""
+    symbolic: float | None
+    """Without examples; None where it is refused."""
+
+
+def cost_of_model(
+    root: nn.Module, inputs: Sequence[Any], manager: PluginManager, rounds: int = 5
+) -> CostOfModel:
+    """Measure what captures of a model cost that was captured before.
+
+    Args:
+        root: The model, in eval mode.
+        inputs: Of one call.
+        manager: The plugins that take part.
+        rounds: How often it is run and captured, in turns.
+    """
+    nodes = len(_captured(root, inputs, manager, "value").graph.nodes)
+    contenders: dict[str, Callable[[], Any]] = {
+        "eager": lambda: root(*inputs),
+        "value": lambda: _captured(root, inputs, manager, "value"),
+    }
+    try:
+        found = len(_captured(root, inputs, manager, "symbolic").graph.nodes)
+        contenders["symbolic"] = lambda: _captured(root, inputs, manager, "symbolic")
+    except fxplug.FxplugError:
+        found = 0
+    with torch.no_grad():
+        samples = interleave(contenders, rounds, time.process_time)
+    more = statistics.median(
+        after - before for before, after in zip(samples["eager"], samples["value"], strict=True)
+    )
+    alone = statistics.median(samples["symbolic"]) / found * 1e6 if found else None
+    return CostOfModel(more / nodes * 1e6, alone)
+
+
+def _captured(root: nn.Module, inputs: Sequence[Any], manager: PluginManager, mode: str) -> Any:
+    with torch.no_grad():
+        given = tuple(inputs) if mode == "value" else None
+        return fxplug.trace(root, given, mode=mode, manager=manager, check=False)
+
+
+def costs_by_library(costs: Sequence[tuple[str, CostOfModel]]) -> str:
+    """Return a table of what captures of the models of each library cost.
+
+    Args:
+        costs: With the library that each model is from.
+    """
+    lines = [
+        f"| from | models | value, more than eager: median | at most {_PROMISED:g} | symbolic: median |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for library in dict.fromkeys(name for name, _ in costs):
+        found = [cost for name, cost in costs if name == library]
+        value = statistics.median(cost.value for cost in found)
+        held = sum(cost.value <= _PROMISED for cost in found)
+        alone = [cost.symbolic for cost in found if cost.symbolic is not None]
+        text = f"{statistics.median(alone):.0f}" if alone else ""
+        lines.append(f"| {library} | {len(found)} | {value:.0f} | {held} | {text} |")
+    return "\n".join(lines)
 
 
 def _cost(

@@ -32,24 +32,27 @@ import torch.fx
 from torch import nn
 
 import fxplug
-from benchmarks.capture_costs import costs_table
+from benchmarks.capture_costs import CostOfModel, cost_of_model, costs_by_library, costs_table
 from benchmarks.functional import functional_table, level_of_functions
 from benchmarks.report import describe_surroundings
 from benchmarks.zoo import GROUPS, MissingLibraryError, models_of, randomise
+from fxplug.plugins import PluginManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from benchmarks.own_models import OwnModel
-    from fxplug.plugins import PluginManager
 
 __all__ = ["Row", "main", "try_model"]
 
 _CHECKOUT = Path(__file__).resolve().parents[1]
 _RESULTS = _CHECKOUT / "benchmarks" / "results" / "capture-models.md"
 _PAGE = _CHECKOUT / "docs" / "capture" / "models.md"
-_COSTS = """A program that only calls modules, functions of torch and methods of values is not listened to on examples
-(ADR 0023). One that asks questions is, as in the last row: results of torch get stand-ins, and answers get guards."""
+_COSTS = """A program that only calls modules, functions of torch and methods of values, and asks about sizes, is not
+listened to on examples (ADR 0023). Others are, as in the last row: results of torch get stand-ins, and answers get
+guards. So are most models of libraries, whose forwards do more; before it is captured, what they may call is looked
+through, which with transformers are thousands of functions. In microseconds for each node, of models that were
+captured once before:"""
 _ENGINES = ("torch.fx", "symbolic", "shape", "value")
 _BATCH, _OTHER_BATCH = 2, 3
 
@@ -66,6 +69,8 @@ class Row:
     """Engine -> what the error says."""
     nodes: int | None = None
     """How many nodes the graph of the value mode has."""
+    cost: CostOfModel | None = None
+    """What captures cost."""
 
 
 def try_model(
@@ -109,6 +114,8 @@ def try_model(
                 break
         if engine == "value":
             row.nodes = len(captured.graph.nodes)
+    if manager is None and row.verdicts.get("value") == "ok":
+        row.cost = cost_of_model(root, examples, PluginManager(candidates=()))
     return row
 
 
@@ -228,7 +235,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     is_whole = options.only == "*" and groups == list(GROUPS) and options.device == "cpu"
     parts = [_totals(rows), *missing]
     if is_whole:
-        parts += ["## ResNet-50 down to functions", functional_table(), "## Cost", costs_table(), _COSTS]
+        costs = [(row.group, row.cost) for row in rows if row.cost is not None]
+        parts += ["## ResNet-50 down to functions", functional_table()]
+        parts += ["## Cost", costs_table(), _COSTS, costs_by_library(costs)]
     facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in describe_surroundings().items())
     tables = "\n\n".join([facts, *parts, "## Model by model", _models(rows)])
     sys.stdout.write(f"\n{tables}\n")

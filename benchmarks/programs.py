@@ -87,7 +87,7 @@ class DecoderBlock(nn.Module):
         return x + self.down(F.gelu(self.up(self.between(x))))
 
 
-class AskingBlock(DecoderBlock):
+class AskingForSize(DecoderBlock):
     """One that asks for a size, as many do to say what is wrong with an input."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -95,18 +95,28 @@ class AskingBlock(DecoderBlock):
         return super().forward(x) if x.size(1) <= len(self.mask) else x
 
 
+class AskingForDtype(DecoderBlock):
+    """One that asks for something else: a capture on examples has to listen to a program that does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return new features of every word."""
+        return super().forward(x) if x.dtype == self.up.weight.dtype else x
+
+
+_BLOCKS = {"": DecoderBlock, "size": AskingForSize, "dtype": AskingForDtype}
+
+
 class Decoder(nn.Module):
     """A decoder in eval mode: a program that calls methods of values, indexes them and unpacks their sizes.
 
     Args:
         blocks: How many it has.
-        asks: Whether each of them asks for a size: a capture has to listen to such a program.
+        asks: What each of them asks for: a ``"size"``, or a ``"dtype"``; by default nothing.
     """
 
-    def __init__(self, blocks: int, *, asks: bool = False) -> None:
+    def __init__(self, blocks: int, *, asks: str = "") -> None:
         super().__init__()
-        kind = AskingBlock if asks else DecoderBlock
-        self.blocks = nn.ModuleList([kind(32) for _ in range(blocks)])
+        self.blocks = nn.ModuleList([_BLOCKS[asks](32) for _ in range(blocks)])
         self.norm = nn.LayerNorm(32)
         self.eval()
 
