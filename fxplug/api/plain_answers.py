@@ -69,10 +69,10 @@ class PlainAnswers:
         Args:
             tracer: Is about to trace the program.
         """
-        tracer.answer = partial(self._answer, tracer)
+        tracer._answer = partial(self._answer, tracer)
         with self._left:
             yield
-        tracer.answer = None
+        tracer._answer = None
 
     def settle(self, graph: Graph) -> None:
         """Take away from a graph what can be answered from the inputs."""
@@ -101,7 +101,7 @@ class PlainAnswers:
 
     def _value_of(self, tracer: Tracer, node: Node) -> Any:
         """Return the value of a node, in a run of what was recorded so far."""
-        with unheard(tracer.calls_heard):
+        with unheard(tracer._calls_heard):
             if self.run is None:
                 self._left.enter_context(kept_random_state())
                 self._left.callback(SavedTensors(self._args).restore)

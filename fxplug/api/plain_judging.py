@@ -139,7 +139,11 @@ def do_more(nodes: Sequence[Node], tracer: Tracer, checks: Iterable[Node], *, as
         if op == "get_attr":
             reads -= 1
         elif op == "call_function" and target in _OPERATORS:
-            if not all(map(_is_index if target is operator.getitem else _is_operand, node._args)):
+            if not (
+                _is_index(node._args[1])
+                if target is operator.getitem
+                else _OPERANDS.issuperset(map(type, node._args))
+            ):
                 return True
         elif target is getattr or (op == "call_method" and target == "size"):
             if (target is getattr and node._args[1] not in _DYNAMIC) or _asks_of_weight(node):
@@ -182,17 +186,13 @@ _OPERANDS = frozenset({Node, bool, complex, float, int})
 _INDICES = frozenset({Node, int, type(None), type(Ellipsis)})
 
 
-def _is_operand(value: Any) -> bool:
-    return type(value) in _OPERANDS
-
-
 def _is_index(value: Any) -> bool:
     """Return whether a value is an index in which there are no lists, no masks and no arrays."""
-    if type(value) is tuple:
-        return all(map(_is_index, cast("tuple[Any, ...]", value)))
+    if type(value) in _INDICES:
+        return True
     if type(value) is slice:
-        return all(map(_is_index, (value.start, value.stop, value.step)))
-    return type(value) in _INDICES
+        value = value.start, value.stop, value.step
+    return type(value) is tuple and all(map(_is_index, cast("tuple[Any, ...]", value)))
 
 
 # -- how many dimensions results have
@@ -210,6 +210,8 @@ def _makes_ranks_of_sizes(nodes: Iterable[Node]) -> bool:
         target = node._target
         if target is getattr or (target == "size" and node._op == "call_method"):
             kind = _SIZES if _is_shape(node) else _NUMBER
+        elif target is operator.getitem and type(node._args[1]) is int:
+            kind = _NUMBER if known.get(cast("Node", node._args[0])) == _SIZES else _OTHER
         elif node not in used and target is not operator.getitem:
             continue
         elif node._op == "call_function" and (target in _OPERATORS or target in _OF_NUMBERS):
@@ -241,7 +243,7 @@ def _kind_of_result(node: Node, known: dict[Node, str]) -> str:
         return ""
     if known.get(whole) != _SIZES:
         return _OTHER
-    if type(key) is int or isinstance(key, Node):
+    if isinstance(key, Node):
         return _NUMBER
     return "" if indices else _SIZES
 

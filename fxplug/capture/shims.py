@@ -144,7 +144,7 @@ def _is_sized(interceptor: ModuleInterceptor | None, value: Any) -> bool:
     if issubclass(type(value), Proxy):
         # Of a plain program, whose inputs are tensors; for what it computes it is not known.
         is_tensor = value.node.op in {"placeholder", "get_attr"}
-        return is_tensor and getattr(interceptor, "answer", None) is not None
+        return is_tensor and getattr(interceptor, "_answer", None) is not None
     if getattr(interceptor, "mode", "symbolic") == "symbolic" or not isinstance(value, torch.Tensor):
         return False
     return (type(value) in _PLAIN_TENSORS or is_fake(value)) and rank_of(value) > 0

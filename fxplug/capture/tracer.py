@@ -188,9 +188,9 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     traces_plain_alone = False
     """Whether programs are refused that do more than to call modules and torch (see `plain_functions`), or that have
     layers which do more than to compute (see `fxplug.semantics.modules.compute_alone`) or are none of torch."""
-    answer: Callable[[Node], bool | None] | None = None
+    _answer: Callable[[Node], bool | None] | None = None
     """Returns whether the value of a node is true, or None where that stays unknown, as it does by default."""
-    calls_heard: TracedCalls | None = None
+    _calls_heard: TracedCalls | None = None
     """What hears of calls of torch while a program is traced."""
     hears_functions = False
     """Whether calls of functions are heard of that no name in the program leads to."""
@@ -471,7 +471,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._place.session = session = active.get()
         if self._plain is not None:
             self._place.looked = self._plain.codes
-            if self.answer is not None:
+            if self._answer is not None:
                 hear_of_lengths(self._plain.asking)
         if session is not None:
             session.is_plain = session.is_running = True
@@ -660,7 +660,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def to_bool(self, obj: Proxy) -> bool:
         """Answer whether a value is true: where the program runs besides, it may be known."""
-        answer = None if self.answer is None else self.answer(obj.node)
+        answer = None if self._answer is None else self._answer(obj.node)
         return super().to_bool(obj) if answer is None else answer
 
     def unpack(self, obj: Proxy, count: int) -> None:
@@ -1307,7 +1307,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def torch_calls(self, session: Session) -> AbstractContextManager[Any]:
         """Return what hears of calls of torch while it is entered (see `fxplug.capture.interception`)."""
-        self.calls_heard = calls = TracedCalls(session)
+        self._calls_heard = calls = TracedCalls(session)
         return calls
 
     def on_number_made(self, kind: type, value: Any) -> Any:
