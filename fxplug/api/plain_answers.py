@@ -52,8 +52,6 @@ class PlainAnswers:
         """Where it was asked how many dimensions there are, which follows from how many inputs have."""
         self._predicates: list[Node] = []
         """What was asked, and is not to be computed again."""
-        self.checks = False
-        """Whether the graph checks answers to other questions."""
         self.run: BegunRun | None = None
         """What has run, if anything was asked."""
         self._program = program
@@ -85,6 +83,7 @@ class PlainAnswers:
         value = None if reads is None else self._value_of(tracer, node)
         if reads is None or type(value) not in _NUMBERS:
             return None
+        tracer.has_checks = True  # It is to be known then whether anything was written.
         sources = [cast("Node", read._args[0]) for read in reads]
         if all(map(_is_of_dimensions, reads)) and all(source._op != "get_attr" for source in sources):
             self.rank_asked = self.rank_asked or self._guard(reads[0], "")
@@ -131,7 +130,6 @@ class PlainAnswers:
             self._known.add(said)
             guard = self._guard(predicate, expression(predicate, INSIDE))
             tracer.create_node("call_function", check_true, (predicate, str(guard)), {})
-            tracer.has_checks = self.checks = True
 
 
 _NUMBERS = frozenset({bool, int, float})

@@ -97,8 +97,9 @@ def _capture(
             asked = tracer.asked_rank or answers.rank_asked or first_asked(nodes)
             if do_more(nodes, tracer, checks, asks=asked is not None):
                 return None
-            if answers.checks and tracer.has_written:
-                return None  # Where a check fails, the program cannot be run instead.
+            if answers.run is not None and tracer.has_written:
+                # What was asked of sizes may hang on that, and where a check fails, the program cannot be run instead.
+                return None
         _run(program, nodes, args, tracer.layer_calls or (), answers.run)
     with paused_collection():
         guards = guards_of_inputs(nodes[: len(args)], args, answers.at_entry, asked)

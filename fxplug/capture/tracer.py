@@ -181,7 +181,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     entered_modules: frozenset[str] = frozenset()
     """Paths of modules that are entered though they would stay calls."""
     has_checks = False
-    """Whether the graph checks how many parts a value has, or what was answered."""
+    """Whether the program has unpacked values, or was answered."""
     has_written = False
     """Whether the program may write to something; known where there are checks, or where it is plain and reads weights.
     """

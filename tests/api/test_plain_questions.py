@@ -39,9 +39,9 @@ def listened_to(net, *inputs, **options):
         return fxplug.trace(net, inputs, **options)
 
 
-def run(captured, x):
+def run(captured, *inputs):
     try:
-        return captured(x), None
+        return captured(*inputs), None
     except fxplug.GuardError as error:
         return None, error
 
@@ -317,8 +317,23 @@ def test_inputs_that_are_written_to_before_a_question_are_put_back(plainly):
 
     x = X.clone()
     captured = fxplug.trace(net_of(forward), (x,), check=False)
-    assert plainly == [captured]
+    assert plainly == [None]
     torch.testing.assert_close(x, X, rtol=0, atol=0)
+    torch.testing.assert_close(captured(X.clone()), net_of(forward)(X.clone()))
+
+
+def test_sizes_that_the_program_changes_are_those_that_it_asks_for(plainly):
+    def forward(self, x, y):
+        torch.resize_as_(x, y)
+        return self.layer(x) if x.size(1) > 2 else x - 1
+
+    captured = fxplug.trace(net_of(forward), (torch.ones(2, 4), torch.ones(1, 2)), check=False)
+    assert plainly == [None]
+    for shape in ((1, 2), (1, 4)):
+        x, y = torch.ones(2, 4), torch.ones(shape)
+        result, error = run(captured, x, y)
+        if error is None:
+            torch.testing.assert_close(result, net_of(forward)(torch.ones(2, 4), y))
 
 
 def test_a_program_raises_its_own_error(plainly):
