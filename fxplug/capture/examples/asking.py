@@ -46,12 +46,59 @@ def changes_rank(node: Node) -> bool:
     if op != "call_function":
         return False
     target: Any = node.target
+    if target is operator.getitem:
+        return not all(map(_is_settled_index, nodes_in(node.args[1])))
     name = str(getattr(target, "__name__", ""))
     if not isinstance(target, BuiltinFunctionType):
         home = str(getattr(target, "__module__", None)).partition(".")[0]
         if home not in _KNOWN:
             return True
     return name in _CHANGES_RANK or _joins_dimensions(node, name)
+
+
+def _is_settled_index(index: Node) -> bool:
+    """Return whether an index is a mask whatever the inputs are, or never one: a tensor of another class may be either.
+
+    A mask takes away as many dimensions as it has, and an index puts its own in their place. Which of both something
+    is hangs on the classes of what it is computed from, if it is not always one.
+    """
+    waiting, seen = [index], {index}
+    while waiting:
+        node = waiting.pop()
+        name = node.target if node.op == "call_method" else str(getattr(node.target, "__name__", ""))
+        is_shape = node.target is getattr and node.args[1] in {"ndim", "shape"}
+        if node.op == "get_attr" or name in _OF_ONE_KIND or is_shape:
+            continue
+        if node.op in {"call_module", "placeholder"} or len(seen) > _MOST:
+            return False
+        new = [one for one in node.all_input_nodes if one not in seen]
+        seen.update(new)
+        waiting += new
+    return True
+
+
+_OF_ONE_KIND = frozenset(
+    {
+        *(
+            "eq",
+            "ge",
+            "gt",
+            "le",
+            "lt",
+            "ne",
+            "bool",
+            "logical_and",
+            "logical_not",
+            "logical_or",
+            "logical_xor",
+        ),
+        *("isfinite", "isinf", "isnan", "dim", "ndimension", "numel", "size"),
+        *("argmax", "argmin", "argsort", "bucketize", "int", "long", "nonzero", "searchsorted"),
+    }
+)
+"""Functions and methods whose results are masks, or whose results are numbers."""
+_MOST = 50
+"""An index that is computed from more than so many values is taken to be either."""
 
 
 def _joins_dimensions(node: Node, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from contextlib import nullcontext
 from functools import partial
 from types import BuiltinFunctionType
@@ -266,6 +267,8 @@ class CallRecorder(InputReceiver):
         op, target, args, kwargs = node.op, node.target, node.args, node.kwargs
         try:
             if not kwargs and (op, target) in self._pure and bool not in map(type, args):
+                if target is operator.getitem and not self._has_changed_ranks:
+                    self._has_changed_ranks = changes_rank(node)  # It hangs on the index.
                 return PURE
             # What a call does may hang on the values that are given with it, such as flags, and on what is left out.
             given: list[Any] = [op, target]
