@@ -29,12 +29,10 @@ __all__ = ["TracedCalls", "unheard"]
 
 
 @contextmanager
-def unheard(calls: TracedCalls | None) -> Generator[None]:
-    """Let nobody hear of what this thread does with modules and torch, as if it was not traced.
-
-    Args:
-        calls: What hears of calls of torch in this trace.
-    """
+def unheard() -> Generator[None]:
+    """Let nobody hear of what this thread does with modules and torch, as if it was not traced."""
+    session = active.get()
+    calls = None if session is None else session.calls
     token = active.set(None)
     is_off = calls is not None and take_off_calls(calls)
     try:

@@ -212,6 +212,7 @@ class Session:
         *(
             "asked",
             "caches",
+            "calls",
             "conversions",
             "entered",
             "heard",
@@ -265,6 +266,8 @@ class Session:
         there is nothing to look for."""
         self.entered: set[int] = set()
         """The likenesses of modules whose forward, with the hooks around it, needs no further look."""
+        self.calls: Any = None
+        """What hears of calls of torch while the program is traced without examples (a mode of torch)."""
         self.probes: list[tuple[Any, TraceError | None]] = []
         """Traced values that torch was given a number for, and what is to be said if nobody hears of the call."""
 

@@ -190,8 +190,6 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     layers which do more than to compute (see `fxplug.semantics.modules.compute_alone`) or are none of torch."""
     _answer: Callable[[Node], bool | None] | None = None
     """Returns whether the value of a node is true, or None where that stays unknown, as it does by default."""
-    _calls_heard: TracedCalls | None = None
-    """What hears of calls of torch while a program is traced."""
     hears_functions = False
     """Whether calls of functions are heard of that no name in the program leads to."""
     _names_inputs_by_path = False
@@ -1307,7 +1305,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def torch_calls(self, session: Session) -> AbstractContextManager[Any]:
         """Return what hears of calls of torch while it is entered (see `fxplug.capture.interception`)."""
-        self._calls_heard = calls = TracedCalls(session)
+        session.calls = calls = TracedCalls(session)
         return calls
 
     def on_number_made(self, kind: type, value: Any) -> Any:
