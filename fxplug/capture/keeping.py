@@ -371,9 +371,10 @@ class StateKeeper:
     def _is_remarkable(code: CodeType) -> bool:
         """Return whether there is more to know of a function that does nothing but call others."""
         scan = scan_of(code)
-        found = scan.names & _REMARKABLE
+        if scan.names.isdisjoint(_REMARKABLE):
+            return False
         # That of ``super()`` is the module's own.
-        return bool(found if scan.forwards else found - FORWARDS)
+        return scan.forwards or not scan.names & _REMARKABLE <= FORWARDS
 
     def on_question_found(self, function: FunctionType, code: CodeType, question: Any) -> None:
         """Hear that a function finds what asks something that no value hears of, and where its calls are not heard of.

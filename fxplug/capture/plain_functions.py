@@ -387,6 +387,8 @@ _FILES_OF_FUNCTIONS = (str(torch.nn.functional.__file__), str(torch.functional._
 
 _libraries: dict[int, tuple[weakref.ref[type], bool]] = {}
 """Id of a class -> whether it is one of a library."""
+_layers: dict[int, weakref.ref[type]] = {}
+"""Ids of classes of modules that are of libraries, with all that they are derived from."""
 _classes: dict[int, tuple[weakref.ref[type], tuple[str, ...], bool]] = {}
 """Id of a class of a program -> the names in it, and whether none of them is one of what runs without being named."""
 
@@ -403,8 +405,14 @@ def _is_library_class(kind: type) -> bool:
 def _is_quiet(module: Any) -> bool:
     """Return whether nothing of a module runs but what is heard of, where it is called or compared with None."""
     kind = type(module)
+    if id(kind) in _layers:
+        return True
     if not issubclass(kind, nn.Module) or issubclass(kind, _ScriptModule) or type(kind) is not type:
         return False
+    if all(map(_is_library_class, kind.__mro__)):
+        key = id(kind)
+        _layers[key] = weakref.ref(kind, lambda _: _layers.pop(key, None))
+        return True
     return all(_is_library_class(base) or _has_quiet_names(base) for base in kind.__mro__)
 
 
