@@ -20,6 +20,8 @@ from fxplug.api.plain_run import BegunRun
 from fxplug.capture.calls import unheard
 from fxplug.capture.examples.asking import INSIDE
 from fxplug.capture.examples.guarding import expression, guard_at
+from fxplug.capture.plain_functions import MissedProgramError
+from fxplug.capture.unpacking import PureCalls
 from fxplug.ir.guards import Guard
 from fxplug.ir.node import ERASED
 from fxplug.semantics.checks import check_true
@@ -58,19 +60,22 @@ class PlainAnswers:
         self._args = args
         self._left = ExitStack()
         self._known: set[Any] = set()
+        self._pure: PureCalls | None = None
         self._places: dict[Any, Guard] = {}
 
     @contextmanager
     def heard_by(self, tracer: Tracer) -> Generator[None]:
-        """Answer a tracer; afterwards inputs and random states are as before.
+        """Answer a tracer; afterwards inputs, random states and what has run are as before.
 
         Args:
             tracer: Is about to trace the program.
         """
         tracer._answer = partial(self._answer, tracer)
-        with self._left:
-            yield
-        tracer._answer = None
+        try:
+            with self._left:
+                yield
+        finally:
+            tracer._answer = self.run = None
 
     def settle(self, graph: Graph) -> None:
         """Take away from a graph what can be answered from the inputs."""
@@ -100,6 +105,7 @@ class PlainAnswers:
 
     def _value_of(self, tracer: Tracer, node: Node) -> Any:
         """Return the value of a node, in a run of what was recorded so far."""
+        self._refuse_writes(tracer)
         with unheard():
             if self.run is None:
                 self._left.enter_context(kept_random_state())
@@ -107,6 +113,21 @@ class PlainAnswers:
                 calls = tracer.layer_calls
                 self.run = BegunRun(self._program, tracer.graph, self._args, [] if calls is None else calls)
             return self.run.value_of(node)
+
+    def _refuse_writes(self, tracer: Tracer) -> None:
+        """Refuse to run what may write to weights: that would be there when the program runs once more.
+
+        Raises:
+            MissedProgramError: It may, or to anything else.
+        """
+        if self._pure is None:
+            self._pure = PureCalls(self._program, tracer._below, tracer._paths)
+        sentinel = tracer.graph._sentinel
+        node = (sentinel if self.run is None else self.run.last)._next
+        while node is not sentinel:
+            if not self._pure.has(node):
+                raise MissedProgramError
+            node = node._next
 
     def _guard_at_entry(self, predicate: Node) -> None:
         self._predicates.append(predicate)
@@ -125,7 +146,7 @@ class PlainAnswers:
         return Guard(text, known.line, known.source)
 
     def _check(self, tracer: Tracer, predicate: Node) -> None:
-        said = predicate._target, predicate._args
+        said = predicate._target, predicate._args, *predicate._kwargs.items()
         if said not in self._known:
             self._known.add(said)
             guard = self._guard(predicate, expression(predicate, INSIDE))

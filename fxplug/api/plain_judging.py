@@ -146,17 +146,17 @@ def do_more(nodes: Sequence[Node], tracer: Tracer, checks: Iterable[Node], *, as
             ):
                 return True
         elif target is getattr or (op == "call_method" and target == "size"):
-            if (target is getattr and node._args[1] not in _DYNAMIC) or _asks_of_weight(node):
+            if (target is getattr and node._args[1] not in _READ_ANEW) or _asks_of_weight(node):
                 return True
         elif target not in seen:  # What hangs on the numbers that a call is given is looked at in the end.
             seen.add(target)
-            tells = op == "call_method" and tells_of_tensor(target) and target not in _DYNAMIC
+            tells = op == "call_method" and tells_of_tensor(target) and target not in _READ_ANEW
             if tells or (asks and changes_rank(node)):
                 return True
     return (bool(reads) and tracer.has_written) or (asks and _makes_ranks_of_sizes(nodes))
 
 
-_DYNAMIC = frozenset({"dim", "ndim", "ndimension", "shape"})
+_READ_ANEW = frozenset({"dim", "ndim", "ndimension", "shape"})
 """Attributes and methods that are read anew in each run; others are constants of what is captured with examples."""
 
 

@@ -454,7 +454,10 @@ def _methods_called(receiver: nn.Module, reads: Reads) -> list[Any] | None:
 
 def _inherited(function: FunctionType, owner: type, name: str) -> Any:
     """Return the method that ``super()`` finds in a function; None where that is none of a class of a program."""
-    own = next((cell.cell_contents for cell in function.__closure__ or ()), None)
+    try:
+        own = next((cell.cell_contents for cell in function.__closure__ or ()), None)
+    except ValueError:  # It has no value yet.
+        return None
     kinds = owner.__mro__
     if function.__globals__.get("super", super) is not super or own not in kinds:
         return None

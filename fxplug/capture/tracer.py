@@ -1161,7 +1161,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         if treated in _USUAL and (path := self._paths.get(id(module))) is not None:
             if treated == "layer in question":
                 ask = self.policy.is_leaf_module
-                if ask is not None and ask(module, path, self.context) is False:
+                answer = None if ask is None else ask(module, path, self.context)
+                if not (answer is None or answer):
                     return self._enter_layer(path, module, args, kwargs)
             elif not self._is_plain:  # Else nothing can have changed it.
                 self._states.check_call(module, path)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-__all__ = ["check_count", "note_writes"]
+__all__ = ["PureCalls", "check_count", "note_writes"]
 
 _PAIRS = (nn.RNNBase, nn.LSTMCell, nn.MultiheadAttention)
 """Layers that always return two values."""
@@ -67,27 +67,45 @@ def note_writes(
         modules: Those below the root, with the root.
         paths: Id of each of them -> its path.
     """
-    plain = [module for module in modules if not (has_hooks(module) or "forward" in vars(module))]
-    pure = {paths[id(layer)] for layer, effect in effects_of_layers(plain) if effect is PURE}
+    pure = PureCalls(root, modules, paths)
     written = False
-    quiet: set[int] = set()
-    """Ids of targets that were found to be pure whatever they are given: a network calls the same again and again."""
     for node in graph.nodes.listed():
-        op, target, kwargs = node._op, node._target, node._kwargs
-        if target is check_length:
+        if node._target is check_length:
             if written and len(node.args) == _WITHOUT_WRITES:
                 node.args = (*node.args, False)
-            continue
-        is_quiet = target in pure if op == "call_module" else not kwargs and id(target) in quiet
-        if written or is_quiet or op == "output":
-            continue
-        effect = effects.effect_of(node, root)
+        elif not written and node._op != "output":
+            written = not pure.has(node)
+    return written
+
+
+class PureCalls:
+    """Knows which calls in a graph write to nothing, draw no random numbers and tell nobody.
+
+    Args:
+        root: What the paths in the graph refer to.
+        modules: Those below the root, with the root.
+        paths: Id of each of them -> its path.
+    """
+
+    def __init__(self, root: Module | None, modules: Iterable[Module], paths: Mapping[int, str]) -> None:
+        plain = [module for module in modules if not (has_hooks(module) or "forward" in vars(module))]
+        self._layers = {paths[id(layer)] for layer, effect in effects_of_layers(plain) if effect is PURE}
+        self._quiet: set[int] = set()
+        """Ids of targets that were found to be pure whatever they are given: a network calls the same again and
+        again."""
+        self._root = root
+
+    def has(self, node: Node) -> bool:
+        """Return whether a node is one of them, or a check."""
+        op, target, kwargs = node._op, node._target, node._kwargs
+        if target in self._layers if op == "call_module" else not kwargs and id(target) in self._quiet:
+            return True
+        effect = effects.effect_of(node, self._root)
         if effect is PURE or effect.is_pure:
             if not kwargs and effects.is_settled(op, target):
-                quiet.add(id(target))
-        else:
-            written = not (target in CHECKS or target is assert_function)
-    return written
+                self._quiet.add(id(target))
+            return True
+        return target in CHECKS or target is assert_function
 
 
 _WITHOUT_WRITES = 3

@@ -334,7 +334,7 @@ def _note_question(
     functions = _with_short(implementations)
 
     def ask(node: Node, context: TraceContext) -> Mapping[str, Any] | None:
-        notes = EarlyNotes()
+        notes, count = EarlyNotes(), 0
         answers: list[dict[str, Any]] = []
         for short, function, implementation in functions:
             try:
@@ -350,8 +350,9 @@ def _note_question(
                     raise implementation.refused(answer, "a mapping of notes, or None")
                 answer = dict(answer)
             answers.append(answer)
+            count += len(answer)
             notes |= answer
-        if len(notes) != sum(map(len, answers)):  # Of several notes under one name, the first one counts.
+        if len(notes) != count:  # Of several notes under one name, the first one counts.
             for answer in reversed(answers):
                 notes |= answer
         return notes

@@ -32,7 +32,13 @@ INSIDE = 9
 """How deep an expression stands already that shows only what a condition says, and not all that it is computed from."""
 
 
-_CHANGES_RANK = frozenset({"squeeze", "squeeze_", "squeeze_copy"})
+_CHANGES_RANK = frozenset(
+    {
+        *("squeeze", "squeeze_", "squeeze_copy"),
+        # Whether what is to be solved for is one vector, or several, is seen by the sizes.
+        *("linalg_lstsq", "linalg_solve", "linalg_solve_ex"),
+    }
+)
 _JOINING = {"flatten": 1, "tensordot": 2}
 """Functions and methods that make one dimension of several -> how many of their arguments are tensors."""
 _KNOWN = frozenset({"_operator", "builtins", "math", "torch"})
@@ -150,7 +156,7 @@ class Answerer(Tracer):
         self._has_acted = False
         self._read_numbers: list[tuple[NumberProxy, str]] = []
         self._fixed_last: NumberProxy | None = None
-        self._fixed: set[tuple[Any, tuple[Any, ...]]] = set()
+        self._fixed: set[tuple[Any, ...]] = set()
         self._names: frozenset[str] = frozenset()
         self._changing_ranks: dict[Node, bool] = {}
         self._has_changed_ranks = False
@@ -193,8 +199,8 @@ class Answerer(Tracer):
     def _guard(self, predicate: Node) -> None:
         if self._guards.is_at_entry(predicate):
             self._guard_at_entry(predicate)
-        elif (predicate.target, predicate.args) not in self._fixed:
-            self._fixed.add((predicate.target, predicate.args))
+        elif (key := (predicate.target, predicate.args, *predicate.kwargs.items())) not in self._fixed:
+            self._fixed.add(key)
             said = guard_of(predicate, depth=INSIDE)
             self.create_node("call_function", check_true, (predicate, str(said), *self._rerun()), {})
 
