@@ -587,7 +587,7 @@ def intercept(
         with interceptor.torch_calls(session):
             yield
     finally:
-        session.interceptor = None
+        session.interceptor = session.calls = None
         active.reset(token)
         session.caches.restore()
         with _patches.lock:
