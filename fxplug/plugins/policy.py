@@ -199,9 +199,15 @@ _Judge = Callable[[Any, Any, "Implementation"], Any]
 
 
 def _ask_one(implementations: Sequence[Implementation], judge: _Judge) -> Callable[..., Any]:
-    functions = [(implementation.function, implementation) for implementation in implementations]
+    return _ask_about_subject([(one.function, one) for one in implementations], judge)
 
-    def ask(subject: Any) -> Any:
+
+def _ask_about_subject(
+    functions: Sequence[tuple[Callable[..., Any], Implementation]], judge: _Judge
+) -> Callable[..., Any]:
+    """Return the question for functions that take the first argument alone, whatever else there is to tell."""
+
+    def ask(subject: Any, second: Any = None, third: Any = None) -> Any:
         for function, implementation in functions:
             try:
                 answer = function(subject)
@@ -217,29 +223,13 @@ def _ask_one(implementations: Sequence[Implementation], judge: _Judge) -> Callab
 def _ask_three(implementations: Sequence[Implementation], judge: _Judge) -> Callable[..., Any]:
     shorts = [(one.short, one) for one in implementations if one.short is not None]
     if len(shorts) == len(implementations):
-        return _ask_first_of_three(shorts, judge)
+        return _ask_about_subject(shorts, judge)
     functions = _with_short(implementations)
 
     def ask(subject: Any, second: Any, third: Any) -> Any:
         for short, function, implementation in functions:
             try:
                 answer = short(subject) if short is not None else function(subject, second, third)
-            except FAILURES as error:
-                raise implementation.failed(error) from error
-            if answer is not None:
-                return judge(answer, subject, implementation)
-        return None
-
-    return ask
-
-
-def _ask_first_of_three(
-    shorts: Sequence[tuple[Callable[..., Any], Implementation]], judge: _Judge
-) -> Callable[..., Any]:
-    def ask(subject: Any, second: Any, third: Any) -> Any:
-        for short, implementation in shorts:
-            try:
-                answer = short(subject)
             except FAILURES as error:
                 raise implementation.failed(error) from error
             if answer is not None:
