@@ -35,7 +35,7 @@ from fxplug.capture.containers import (
 )
 from fxplug.capture.identity import Comparison, Pair, Test, comparisons_in, pairs_in, tests_in
 from fxplug.capture.reached import calls_forwards, function_behind
-from fxplug.capture.sources import is_standard, passes_calls_on
+from fxplug.capture.sources import is_of_other_library, is_standard, passes_calls_on
 from fxplug.capture.texts import names_in_getters, names_in_texts
 from fxplug.capture.unseen import finds_unseen
 from fxplug.semantics.internals import every_module, modules_of
@@ -228,10 +228,33 @@ def reachable(
         named = names_in_getters([*found, *_held_under(held_by, scan.names)])
         if named:
             scan = replace(scan, names=scan.names | named)
+        is_deferred = _is_deferred(current, code, session)
         yield current, owner, scan
+        if is_deferred:
+            waiting = [entry for entry in waiting if not _is_of_other_library(entry[0])]
         waiting.extend((value, owner) for value in _closed_over(current))
+        if is_deferred:
+            continue
         waiting.extend(_led_to(found, held_by, scan, alike))
         waiting.extend(_named_elsewhere(found, session, scan.names))
+
+
+def _is_deferred(function: FunctionType, code: CodeType, session: Session) -> bool:
+    """Return whether what a function leads to is to be looked at when it is called, and not before.
+
+    The model classes of some libraries lead to everything in these, and in the libraries that they use.
+    """
+    if not is_of_other_library(code.co_filename, function.__globals__):
+        return False
+    session.libraries += 1
+    session.defers = session.defers or session.libraries > _MOST_OF_LIBRARIES
+    return session.defers
+
+
+def _is_of_other_library(value: Any) -> bool:
+    return isinstance(value, FunctionType) and is_of_other_library(
+        value.__code__.co_filename, value.__globals__
+    )
 
 
 def _named_elsewhere(found: list[Any], session: Session, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
@@ -465,6 +488,8 @@ _OPAQUE = (
 _DEEPEST = 4
 _MOST = 100
 """Functions are looked for in containers of at most so many elements, and so many of them in one another."""
+_MOST_OF_LIBRARIES = 64
+"""So many functions of installed libraries are looked at before they are called."""
 _WALKS = frozenset({"_modules", "children", "get_submodule", "modules", "named_children", "named_modules"})
 """Names by which code finds modules that it does not name."""
 _MAKING = frozenset({"__init__", "__init_subclass__", "__new__", "__post_init__", "__set_name__"})

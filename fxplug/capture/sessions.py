@@ -214,16 +214,30 @@ class Session:
             "caches",
             "calls",
             "conversions",
+            "created",
+            "defers",
             "entered",
             "heard",
             "install_rest",
             "interceptor",
             "leaves",
+            "libraries",
             "likenesses",
             "looked",
             "modes",
         ),
-        *("is_plain", "is_running", "made", "methods", "namespaces", "plain", "probes", "reached", "watched"),
+        *(
+            "is_plain",
+            "is_running",
+            "made",
+            "methods",
+            "namespaces",
+            "plain",
+            "probes",
+            "reached",
+            "unnamed",
+            "watched",
+        ),
     )
 
     def __init__(self, interceptor: ModuleInterceptor) -> None:
@@ -245,6 +259,14 @@ class Session:
         self.reached: dict[tuple[int, int], Any] = {}
         """Id, and likeness of the object whose method it is -> function, of those that have been looked at for
         questions that no traced value hears."""
+        self.libraries = 0
+        """How many of them are of installed libraries."""
+        self.defers = False
+        """Whether those of installed libraries are looked at when they are called: names lead to too many."""
+        self.created: dict[int, Any] = {}
+        """Id -> object, of those that were made by the functions of a program whose calls are told of."""
+        self.unnamed: set[int] = set()
+        """The ids of the code of those that were called, and to which no name leads."""
         self.watched: set[int] = set()
         """Those of them that ask something about what they are called with."""
         self.made: dict[int, CodeType] = {}

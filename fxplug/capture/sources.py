@@ -17,7 +17,7 @@ from fxplug.ir import ModuleScope, Origin, SourceLine
 from fxplug.semantics.internals import autograd_modes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from types import CellType, CodeType, FrameType
 
     from fxplug.ir import StoredOrigin
@@ -30,6 +30,7 @@ __all__ = [
     "frames_of_program",
     "is_asked_by_program",
     "is_installed",
+    "is_of_other_library",
     "is_own",
     "is_standard",
     "line_of_program",
@@ -95,6 +96,18 @@ def is_installed(filename: str) -> bool:
             or is_standard(filename)
         )
     return known
+
+
+def is_of_other_library(filename: str, namespace: Mapping[str, Any]) -> bool:
+    """Return whether code belongs to an installed library that is neither Python nor fxplug nor torch.
+
+    Args:
+        filename: Of the code; what a library has made of a text has none.
+        namespace: The globals of the code.
+    """
+    if filename.startswith("<"):
+        filename = str(namespace.get("__file__", ""))
+    return is_installed(filename) and not (filename.startswith((_OURS, _TORCH)) or is_standard(filename))
 
 
 def carrier_name(filename: str) -> str:

@@ -37,11 +37,12 @@ from fxplug.capture.operands import Call
 from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.plain_functions import PlainPart, holds_the_same, layout_of, plain_parts
 from fxplug.capture.proxy import Proxy, TracerBase
+from fxplug.capture.reached import function_behind
 from fxplug.capture.sessions import Session, active
 from fxplug.capture.shims import call_leaf, class_patch, shim_for, traced_value
 from fxplug.capture.sources import carrier_name, is_installed
 from fxplug.capture.trampolines import NamespacePatch, Patches, Trampoline, patch_for
-from fxplug.capture.unseen import CallsOfFunctionsPatch, function_of
+from fxplug.capture.unseen import CallsOfFunctionsPatch, function_named_by, function_of, is_called_by_plugin
 from fxplug.capture.world import (
     MODES_IN_C,
     CallsPatch,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from fxplug.capture.hazards import Scan
+    from fxplug.capture.sessions import ModuleInterceptor
     from fxplug.capture.trampolines import Patch
 
 __all__ = [
@@ -512,11 +514,11 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
             is_astray = is_astray or _may_find_others(patches, session, found, held_by, scan)
             _watch_one(patches, session, found, (owner, held_by), scan)
             calls.renew()
-    if is_astray:
+    if is_astray or session.defers:
         patches.hold(
             session,
             ("functions", id(session)),
-            lambda: CallsOfFunctionsPatch(partial(_enter_unseen, patches, session)),
+            lambda: CallsOfFunctionsPatch(session, partial(_enter_unseen, patches, session)),
         )
 
 
@@ -608,19 +610,17 @@ def _may_find_others(
 def _enter_unseen(patches: Patches, session: Session, frame: FrameType) -> None:
     """Look at a function that is being called, as if a name had led to it, and at what it is called with."""
     code, interceptor = frame.f_code, session.interceptor
-    if interceptor is None or interceptor.paused or not session.is_running:
+    if interceptor is None or interceptor.paused or not session.is_running or active.get() is not session:
         return
-    if id(code) in session.looked or active.get() is not session:
+    if code.co_name == "__init__" and code.co_argcount:
+        made = frame.f_locals.get(code.co_varnames[0])
+        session.created[id(made)] = made
+    function = _unseen_function(session, interceptor, frame)
+    if function is None or is_called_by_plugin(frame):
         return
-    function = function_of(frame)
-    receiver = getattr(function, "__self__", None)
     session.looked.add(id(code))
-    if function is None or issubclass(
-        type(receiver), (Proxy, TracerBase)
-    ):  # Those of plugins are not the program.
-        return
+    look_through(patches, function)
     plain = function.__func__ if isinstance(function, MethodType) else function
-    look_through(patches, plain if interceptor.is_input(receiver) else function)
     if id(plain) in session.heard:
         interceptor.on_heard_call(body_of(patches, plain))
     if id(plain) in session.watched:
@@ -628,6 +628,29 @@ def _enter_unseen(patches: Patches, session: Session, frame: FrameType) -> None:
         given = [frame.f_locals.get(name) for name in code.co_varnames[: count + code.co_kwonlyargcount]]
         named = dict(zip(code.co_varnames[count:], given[count:], strict=False))
         check_comparisons(session, body_of(patches, plain), tuple(given[:count]), named)
+
+
+def _unseen_function(session: Session, interceptor: ModuleInterceptor, frame: FrameType) -> Any:
+    """Return the function that a frame runs; None where it was looked at, with an object that leads to the same."""
+    key = id(frame.f_code)
+    is_known = key in session.looked
+    if is_known and (not session.defers or key in session.unnamed):
+        return None
+    function = function_named_by(frame) if is_known else function_of(frame)
+    receiver = getattr(function, "__self__", None)
+    # Those of plugins are not the program.
+    if function is None or issubclass(type(receiver), (Proxy, TracerBase)):
+        session.looked.add(key)
+        session.unnamed.add(key)
+        return None
+    number = 0
+    if isinstance(function, MethodType):
+        # What such an object holds is what the program was given, or has computed.
+        if interceptor.is_input(receiver) or id(receiver) in session.created:
+            function = function.__func__
+        else:
+            number = session.likenesses.of(receiver)
+    return None if is_known and (id(function_behind(function)), number) in session.reached else function
 
 
 def _hear_of_made(patches: Patches, session: Session, code: CodeType) -> None:

@@ -66,6 +66,40 @@ def test_an_attribute_that_the_example_lacks_is_guarded(program, mode):
             one(scaled(scale=3.0))
 
 
+def by_many_names(x):
+    for scale in (
+        getattr(x, "a", 1),
+        getattr(x, "b", 1),
+        getattr(x, "c", 1),
+        getattr(x, "d", 1),
+        getattr(x, "e", 1),
+    ):
+        x = x * scale
+    for scale in (
+        getattr(x, "f", 1),
+        getattr(x, "g", 1),
+        getattr(x, "h", 1),
+        getattr(x, "i", 1),
+        getattr(x, "j", 1),
+    ):
+        x = x * scale
+    return x
+
+
+class WithScale(torch.Tensor):
+    j = 3
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_many_names_that_the_example_lacks_make_one_guard(mode):
+    captured = fxplug.trace(by_many_names, (scaled(),), mode=mode)
+    assert [guard for guard in map(str, captured.guards) if "hasattr" in guard] == []
+    assert captured(scaled()).tolist() == scaled().tolist()
+    for other in (scaled(j=2.0), scaled().as_subclass(WithScale)):
+        with pytest.raises(GuardError):
+            captured(other)
+
+
 def test_attributes_of_tensors_in_containers_are_guarded():
     captured = fxplug.trace(in_batch, ({"x": torch.ones(2)},))
 

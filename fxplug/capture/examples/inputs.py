@@ -82,6 +82,8 @@ _SURROUNDINGS: tuple[tuple[str, Callable[..., Any], tuple[Any, ...]], ...] = (
 )
 """(Name that a program asks by, function, arguments): what tells of modes, which nobody hears of."""
 _DEVICES = frozenset({"device", "is_cpu", "is_cuda", "is_meta", "get_device"})
+_MOST_ABSENT = 8
+"""For so many names it is asked one by one whether an input has such an attribute."""
 _MOST_COMPARED = 8
 _CALLS = ("call_function", "call_method", "call_module")
 
@@ -421,14 +423,22 @@ class InputReceiver(ValueKeeper):
     def _guard_absence(self, source: Node | Part, value: torch.Tensor) -> None:
         """Guard that an input has no attribute which the program may ask for and the example has not."""
         held = vars(value) if type(value) is torch.Tensor else {}
-        asked = (name.removeprefix(ATTRIBUTE) for name in self._names if name.startswith(ATTRIBUTE))
-        for name in sorted(asked):
-            if f"{ATTRIBUTE}{name}" == ANY_ATTRIBUTE:
-                self._guard_number_of_attributes(source, len(held))
-            elif not hasattr(value, name):
-                found = self._aside("call_function", hasattr, (self._entry_node(source), name))
-                self._guards.hear(found, nothing_written=True)
-                self._add_entry_guard(operator.not_, (found,))
+        asked = sorted(name.removeprefix(ATTRIBUTE) for name in self._names if name.startswith(ATTRIBUTE))
+        absent = [
+            name for name in asked if f"{ATTRIBUTE}{name}" != ANY_ATTRIBUTE and not hasattr(value, name)
+        ]
+        is_any_asked = ANY_ATTRIBUTE in self._names
+        if not held and (len(absent) > _MOST_ABSENT or (is_any_asked and asks_for_kinds(self._names))):
+            # One without attributes of its own has those of its class. Each guard is evaluated in each call.
+            if not asks_for_kinds(self._names):
+                self._guard_kind(source, type(value) if self.without_data is None else torch.Tensor)
+            is_any_asked, absent = True, []
+        if is_any_asked:
+            self._guard_number_of_attributes(source, len(held))
+        for name in absent:
+            found = self._aside("call_function", hasattr, (self._entry_node(source), name))
+            self._guards.hear(found, nothing_written=True)
+            self._add_entry_guard(operator.not_, (found,))
 
     def _guard_number_of_attributes(self, source: Node | Part, count: int) -> None:
         table = self._aside("call_function", getattr, (self._entry_node(source), "__dict__"))
