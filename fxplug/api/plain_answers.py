@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.analyze.isolation import SavedTensors
+from fxplug.api.plain_judging import writes_in_place
 from fxplug.api.plain_run import BegunRun
 from fxplug.capture.calls import unheard
 from fxplug.capture.examples.asking import INSIDE
@@ -56,6 +57,10 @@ class PlainAnswers:
         """What was asked, and is not to be computed again."""
         self.run: BegunRun | None = None
         """What has run, if anything was asked."""
+        self.writing: set[Node] = set()
+        """Those of the nodes in it that write to their first argument."""
+        self.has_checks = False
+        """Whether any answer is checked in the graph."""
         self._program = program
         self._args = args
         self._left = ExitStack()
@@ -111,11 +116,14 @@ class PlainAnswers:
                 self._left.enter_context(kept_random_state())
                 self._left.callback(SavedTensors(self._args).restore)
                 calls = tracer.layer_calls
-                self.run = BegunRun(self._program, tracer.graph, self._args, [] if calls is None else calls)
+                calls = [] if calls is None else calls
+                self.run = BegunRun(self._program, tracer.graph, self._args, calls, self.writing)
             return self.run.value_of(node)
 
     def _refuse_writes(self, tracer: Tracer) -> None:
         """Refuse to run what may write to weights: that would be there when the program runs once more.
+
+        What writes to its first argument alone may run where that is none of them, which the run looks at.
 
         Raises:
             MissedProgramError: It may, or to anything else.
@@ -126,7 +134,9 @@ class PlainAnswers:
         node = (sentinel if self.run is None else self.run.last)._next
         while node is not sentinel:
             if not self._pure.has(node):
-                raise MissedProgramError
+                if not writes_in_place(node, self._program):
+                    raise MissedProgramError
+                self.writing.add(node)
             node = node._next
 
     def _guard_at_entry(self, predicate: Node) -> None:
@@ -146,6 +156,7 @@ class PlainAnswers:
         return Guard(text, known.line, known.source)
 
     def _check(self, tracer: Tracer, predicate: Node) -> None:
+        self.has_checks = True
         said = predicate._target, predicate._args, *predicate._kwargs.items()
         if said not in self._known:
             self._known.add(said)

@@ -20,7 +20,7 @@ from torch.nn import functional
 from fxplug.analyze.isolation import SavedTensors
 from fxplug.api.plain_answers import PlainAnswers
 from fxplug.api.plain_judging import checks_of_counts, do_more, first_asked, settle_checks
-from fxplug.api.plain_run import BegunRun, run_plainly
+from fxplug.api.plain_run import Writes, run_plainly
 from fxplug.capture import Tracer
 from fxplug.capture.examples.guarding import guards_of_inputs
 from fxplug.capture.examples.learning import LAYERS, learn
@@ -95,12 +95,11 @@ def _capture(
             nodes = tracer.graph.nodes.listed()
             checks = checks_of_counts(nodes) if tracer.has_checks else []
             asked = tracer.asked_rank or answers.rank_asked or first_asked(nodes)
-            if do_more(nodes, tracer, checks, asks=asked is not None):
+            if do_more(nodes, tracer, checks, answers.writing, asks=asked is not None):
                 return None
-            if answers.run is not None and tracer.has_written:
-                # What was asked of sizes may hang on that, and where a check fails, the program cannot be run instead.
-                return None
-        _run(program, nodes, args, tracer.layer_calls or (), answers.run)
+            if answers.has_checks and tracer.has_written:
+                return None  # Where a check fails, the program cannot be run instead.
+        _run(program, nodes, args, tracer.layer_calls or (), answers)
     with paused_collection():
         guards = guards_of_inputs(nodes[: len(args)], args, answers.at_entry, asked)
         answers.settle(tracer.graph)  # What was copied to answer the guards is not needed here any more.
@@ -127,9 +126,8 @@ def _captured(program: nn.Module, tracer: Tracer, name: str) -> GraphModule:
     graph = tracer.graph
     if tracer.asked_flags:
         graph.captured_training = program.training
-        graph.state_guards = tuple(
-            StateGuard(f"self.{path}.training", (), flag) for path, flag in tracer.asked_flags.items()
-        )
+        asked = [StateGuard(f"self.{path}.training", (), flag) for path, flag in tracer.asked_flags.items()]
+        graph.state_guards = tuple(dict.fromkeys((*graph.state_guards, *asked)))
     return GraphModule(program, graph, name)
 
 
@@ -153,19 +151,20 @@ def _run(
     nodes: Sequence[Node],
     args: Sequence[torch.Tensor],
     calls: Sequence[LayerCall],
-    begun: BegunRun | None,
+    answers: PlainAnswers,
 ) -> None:
     """Run a program on its examples, for the errors that it may raise; these and the random state are as before.
 
     Those of a run that has begun are put back by who has begun it.
     """
-    if begun is not None:
-        run_plainly(program, nodes, args, calls, begun)
+    writing = Writes(program, answers.writing) if answers.writing else None
+    if answers.run is not None:
+        run_plainly(program, nodes, args, calls, answers.run, writing)
         return
     saved = SavedTensors(args if _may_write_to_inputs(nodes[: len(args)], calls) else ())
     with kept_random_state() if any(map(_may_draw, nodes)) else nullcontext():
         try:
-            run_plainly(program, nodes, args, calls)
+            run_plainly(program, nodes, args, calls, None, writing)
         finally:
             saved.restore()
 

@@ -15,18 +15,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.capture.examples.asking import INSIDE, changes_rank
 from fxplug.capture.examples.guarding import expression, guard_at
-from fxplug.ir import Node
+from fxplug.capture.unpacking import PureCalls
+from fxplug.ir import Node, effects, writes
 from fxplug.semantics.checks import check_length, check_true
 from fxplug.semantics.kinds import count_of_results, tells_of_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from torch import nn
+
     from fxplug.capture import Tracer
     from fxplug.ir import Graph
     from fxplug.ir.guards import Guard
 
-__all__ = ["checks_of_counts", "do_more", "first_asked", "settle_checks"]
+__all__ = ["checks_of_counts", "do_more", "first_asked", "settle_checks", "writes_in_place"]
 
 
 def checks_of_counts(nodes: Iterable[Node]) -> list[Node]:
@@ -115,22 +118,25 @@ _PARTED = frozenset(
 # -- what a program does
 
 
-def do_more(nodes: Sequence[Node], tracer: Tracer, checks: Iterable[Node], *, asks: bool) -> bool:
+def do_more(
+    nodes: Sequence[Node], tracer: Tracer, checks: Iterable[Node], writing: set[Node], *, asks: bool
+) -> bool:
     """Return whether a program does more than what is the same for all inputs of as many dimensions.
 
-    It reads weights and may write to them, makes constants, gives a list to an operator, which may be changed, too, or
-    asks what a tensor is like but for the sizes of computed ones: that is a constant of the captured program, and makes
-    a guard. Or it takes apart what is no tuple of torch's, or may write to something before it does.
+    It reads weights and may write to them, in ways that a run does not tell, makes constants, gives a list to an
+    operator, which may be changed, too, or asks what a tensor is like but for the sizes of computed ones: that is a
+    constant of the captured program, and makes a guard. Or it takes apart what is no tuple of torch's, or may write to
+    something before it does.
 
     Args:
         nodes: What it does.
         tracer: Has traced it.
         checks: Of how many parts values have, among the nodes.
+        writing: Nodes are added that write to their first argument, which must be no weight when they run.
         asks: Whether it hangs on how many dimensions its inputs have.
     """
-    if tracer.has_made_constants or any(
-        not _may_be_settled(cast("Node", check._args[0]), tracer) for check in checks
-    ):
+    settled = all(_may_be_settled(cast("Node", check._args[0]), tracer) for check in checks)
+    if tracer.has_made_constants or not settled:
         return True
     seen: set[Any] = {check_length, check_true}
     reads = len(tracer.weight_nodes)  # Of layers alone.
@@ -139,11 +145,7 @@ def do_more(nodes: Sequence[Node], tracer: Tracer, checks: Iterable[Node], *, as
         if op == "get_attr":
             reads -= 1
         elif op == "call_function" and target in _OPERATORS:
-            if not (
-                _is_index(node._args[1])
-                if target is operator.getitem
-                else _OPERANDS.issuperset(map(type, node._args))
-            ):
+            if not _is_given_plainly(node):
                 return True
         elif target is getattr or (op == "call_method" and target == "size"):
             if (target is getattr and node._args[1] not in _READ_ANEW) or _asks_of_weight(node):
@@ -153,7 +155,51 @@ def do_more(nodes: Sequence[Node], tracer: Tracer, checks: Iterable[Node], *, as
             tells = op == "call_method" and tells_of_tensor(target) and target not in _READ_ANEW
             if tells or (asks and changes_rank(node)):
                 return True
-    return (bool(reads) and tracer.has_written) or (asks and _makes_ranks_of_sizes(nodes))
+    writes_elsewhere = bool(reads) and tracer.has_written and not _note_writes(nodes, tracer, writing)
+    return writes_elsewhere or (asks and _makes_ranks_of_sizes(nodes))
+
+
+def _is_given_plainly(node: Node) -> bool:
+    """Return whether there are no lists and no arrays among what an operator is given."""
+    args = node._args
+    if node._target is operator.getitem:
+        return _is_index(args[1])
+    return _OPERANDS.issuperset(map(type, args))
+
+
+def _note_writes(nodes: Iterable[Node], tracer: Tracer, writing: set[Node]) -> bool:
+    """Take note of what writes; return whether all of it writes to nothing but its first argument."""
+    pure = PureCalls(tracer.root, tracer._below, tracer._paths)
+    for node in nodes:
+        if node._op != "output" and not pure.has(node):
+            if not writes_in_place(node, tracer.root):
+                return False
+            writing.add(node)
+    return True
+
+
+def writes_in_place(node: Node, root: nn.Module) -> bool:
+    """Return whether a node writes to its first argument, of which it changes nothing but the elements.
+
+    Args:
+        node: Of a program.
+        root: What its paths refer to.
+    """
+    target: Any = node._target
+    name = target if isinstance(target, str) else str(getattr(target, "__name__", "_"))
+    is_known = node._op == "call_module" or target in _IN_PLACE or not name.endswith("_") or name in _WRITING
+    first = node._args[0] if node._args else None
+    return is_known and isinstance(first, Node) and effects.effect_of(node, root) == writes(0)
+
+
+_IN_PLACE = frozenset({operator.iadd, operator.imul, operator.isub, operator.itruediv})
+_WRITING = frozenset(
+    {
+        *("add_", "celu_", "clamp_", "div_", "elu_", "hardtanh_", "leaky_relu_", "mul_", "relu_", "selu_"),
+        *("sigmoid_", "sub_", "tanh_", "threshold_"),
+    }
+)
+"""Functions and methods that write, and change nothing but elements."""
 
 
 _READ_ANEW = frozenset({"dim", "ndim", "ndimension", "shape"})

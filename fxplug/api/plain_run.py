@@ -18,16 +18,56 @@ from fxplug.capture.arguments import PLAIN_TYPES
 from fxplug.capture.plain_functions import MissedProgramError
 from fxplug.execute.paths import fetch_path
 from fxplug.ir import Node, map_arg
+from fxplug.semantics.internals import own_tables, storage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from torch import nn
 
     from fxplug.capture.layer_records import LayerCall
     from fxplug.ir import Graph
 
-__all__ = ["BegunRun", "run_plainly"]
+__all__ = ["BegunRun", "Writes", "run_plainly"]
+
+
+class Writes:
+    """Sees to it that what is written to is no weight: the program could not be run once more.
+
+    Args:
+        root: Has the weights.
+        nodes: Those that write to their first argument.
+    """
+
+    def __init__(self, root: nn.Module, nodes: Collection[Node]) -> None:
+        self.nodes = nodes
+        self._root = root
+        self._kept: frozenset[Any] | None = None
+
+    def check(self, value: Any) -> None:
+        """Look at what is about to be written to.
+
+        Raises:
+            MissedProgramError: It is no tensor, or has the memory of a weight.
+        """
+        if self._kept is None:
+            tables = (table for module in self._root.modules() for table in own_tables(module)[:2])
+            tensors = (tensor for table in tables for tensor in table.values() if tensor is not None)
+            self._kept = frozenset(storage_of(tensor) for tensor in tensors)
+        if type(value) is not torch.Tensor or storage_of(value) in self._kept:
+            raise MissedProgramError
+
+    def check_layer(self, first: Node, last: Node, value: Any) -> None:
+        """Look at what a layer is about to be called with, which records the nodes from one to another.
+
+        Raises:
+            MissedProgramError: It writes to a weight.
+        """
+        while first not in self.nodes:
+            if first is last:
+                return
+            first = first._next
+        self.check(value)
 
 
 class BegunRun:
@@ -40,13 +80,19 @@ class BegunRun:
         graph: What was recorded; the trace adds nodes.
         args: One value for each placeholder.
         calls: The calls of layers, in order; the trace adds others.
+        writing: Those among the nodes that write to their first argument; others are added.
     """
 
     most = 64 * 2**20
     """How many bytes the values may take."""
 
     def __init__(
-        self, root: nn.Module, graph: Graph, args: Iterable[Any], calls: Sequence[LayerCall]
+        self,
+        root: nn.Module,
+        graph: Graph,
+        args: Iterable[Any],
+        calls: Sequence[LayerCall],
+        writing: Collection[Node],
     ) -> None:
         self.values: dict[Node, Any] = {}
         """The value of each node that has run, but for the inside of layers."""
@@ -56,6 +102,7 @@ class BegunRun:
         """The last node that has run, or what stands in front of the first one."""
         self.count = 0
         """How many of the calls have run."""
+        self._writes = Writes(root, writing)
         self._root = root
         self._calls = calls
         self._bytes = 0
@@ -65,19 +112,23 @@ class BegunRun:
 
         Raises:
             Exception: What the program raises.
-            MissedProgramError: The values take more memory than they may.
+            MissedProgramError: The values take more memory than they may, or something is written to what is kept.
         """
-        values, calls, root = self.values, self._calls, self._root
+        values, calls, root, writes = self.values, self._calls, self._root, self._writes
         at = self.last._next
         begin = calls[self.count][2] if self.count < len(calls) else None
         while node not in values:
             if at is begin:
-                layer, given, _, at, result = calls[self.count]
+                layer, given, first, at, result = calls[self.count]
+                if writes.nodes:
+                    writes.check_layer(first, at, values[given])
                 value = layer.forward(values[given])
                 self.count += 1
                 begin = calls[self.count][2] if self.count < len(calls) else None
             else:
                 op, result = at._op, at
+                if at in writes.nodes:
+                    writes.check(values[at.all_input_nodes[0]])
                 value = next(self.inputs) if op == "placeholder" else _value_of(at, op, values, root)
             values[result] = value
             if value.__class__ is torch.Tensor and result._op != "placeholder":
@@ -94,6 +145,7 @@ def run_plainly(
     args: Sequence[Any],
     calls: Sequence[LayerCall],
     begun: BegunRun | None = None,
+    writes: Writes | None = None,
 ) -> None:
     """Run a program for the errors that it may raise; each value ends with its last use.
 
@@ -103,8 +155,10 @@ def run_plainly(
         args: One value for each placeholder.
         calls: The calls of layers among the nodes, in order.
         begun: What of it has run.
+        writes: What among the nodes writes to values that must not be weights.
 
     Raises:
+        MissedProgramError: Something writes to a weight.
         Exception: What the program raises. Nodes that no trace has recorded so raise errors, too.
     """
     inputs, waiting, values, node = iter(args), iter(calls), dict[Node, Any](), nodes[0]
@@ -118,6 +172,8 @@ def run_plainly(
     layer, given, first, last, result = next(waiting, _NO_CALL)
     while (op := node._op) != "output":
         if node is first:
+            if writes is not None:
+                writes.check_layer(first, last, values[given])
             value = layer.forward(values[given])
             # A value that has one user, as most have, has this one.
             if given._users.__class__ is not dict or _end_within(given, first, last):
@@ -131,16 +187,23 @@ def run_plainly(
         if op == "placeholder":
             values[node] = next(inputs)
         else:
+            if writes is not None and node in writes.nodes:
+                writes.check(values[node.all_input_nodes[0]])
             value = _value_of(node, op, values, root)
-            taken: Any = node._inputs
-            for used in (taken,) if taken.__class__ is Node else taken:
-                users: Any = used._users
-                if users is node or (users.__class__ is dict and next(reversed(users)) is node):
-                    del values[used]
+            _end_with(node, values)
             if node._users is not None:
                 values[node] = value
             del value
         node = node._next
+
+
+def _end_with(node: Node, values: dict[Node, Any]) -> None:
+    """Let go of the values of which a node is the last user."""
+    taken: Any = node._inputs
+    for used in (taken,) if taken.__class__ is Node else taken:
+        users: Any = used._users
+        if users is node or (users.__class__ is dict and next(reversed(users)) is node):
+            del values[used]
 
 
 _NO_CALL: Any = (None,) * 5

@@ -368,13 +368,18 @@ class StateKeeper:
         return True
 
     @staticmethod
-    def _is_remarkable(code: CodeType) -> bool:
-        """Return whether there is more to know of a function that does nothing but call others."""
+    def _is_remarkable(code: CodeType, known: frozenset[str] = FORWARDS) -> bool:
+        """Return whether there is more to know of a function that does nothing but call others.
+
+        Args:
+            code: Of the function.
+            known: Names that say nothing more.
+        """
         scan = scan_of(code)
         if scan.names.isdisjoint(_REMARKABLE):
             return False
         # That of ``super()`` is the module's own.
-        return scan.forwards or not scan.names & _REMARKABLE <= FORWARDS
+        return scan.forwards or not scan.names & _REMARKABLE <= known
 
     def on_question_found(self, function: FunctionType, code: CodeType, question: Any) -> None:
         """Hear that a function finds what asks something that no value hears of, and where its calls are not heard of.

@@ -10,12 +10,15 @@ import dis
 import inspect
 import sys
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fxplug.capture.bytecode import read_once
 from fxplug.capture.conversions import CONVERSIONS
 from fxplug.capture.hazards import OF_SEQUENCES, scan_of
 from fxplug.capture.world import modes_named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Reads", "reads_of"]
 
@@ -39,6 +42,8 @@ class Reads(NamedTuple):
     """Names of attributes of other values that it reads otherwise."""
     inherited: frozenset[str] = frozenset()
     """Names of methods of its object that it calls as ``super()`` finds them."""
+    optional: frozenset[str] = frozenset()
+    """Those of its object that it reads by ``getattr``, with a constant for where there is none."""
     takes_apart: bool = False
     """Whether it reads elements of other values, unpacks, compares or measures them, or makes texts of them."""
 
@@ -92,12 +97,18 @@ _LOADING = frozenset(
 _WITHOUT_EFFECT = frozenset({"CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "NOP", "PRECALL", "RESUME"})
 _GOING_THROUGH = {"iterator": "element", "element": "", "call": "call"}
 """What is on top of the stack where elements are taken and called -> what is there one instruction later."""
+_FINDING = ("super", "super()")
+"""What is there where ``super()`` finds a method."""
+_READING = ("getattr", "getattr of self", "getattr name", "getattr default")
+"""The same for ``getattr``."""
 _ASKED = frozenset({"len"})
 """Functions of Python whose calls are heard of in whole programs that are plain."""
 _CALLED = _ASKED | {"abs", "max", "min"}
 """These, and those that call methods of what they are given."""
 _OF_CLASS = ("__class__",)
 """What a method closes over that says ``super()``."""
+_OF_GETATTR = 3
+"""How many arguments it is given where an attribute may be missing."""
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -111,7 +122,12 @@ def reads_of(code: CodeType) -> Reads | None:
         return None  # Its object may be among the others.
     scan = scan_of(code)
     asks = (
-        scan.asks - _ASKED or scan.tests or scan.pairs or scan.comparisons or scan.forwards or scan.is_blind
+        scan.asks - {*_ASKED, "getattr"}
+        or scan.tests
+        or scan.pairs
+        or scan.comparisons
+        or scan.forwards
+        or scan.is_blind
     )
     if asks or any(modes_named(scan.names)) or not scan.names.isdisjoint({*CONVERSIONS, *OF_SEQUENCES}):
         return None
@@ -150,6 +166,7 @@ class _Reader:
         self._methods: set[str] = set()
         self._attributes: set[str] = set()
         self._inherited: set[str] = set()
+        self._optional: set[str] = set()
         self._takes_apart = False
         self._elements: set[str] = set()
         """Variables that hold elements of what is gone through."""
@@ -160,6 +177,11 @@ class _Reader:
         self._chain: tuple[str, ...] = ()
         """Names of a global, and of attributes of it in one another."""
         self._found: dict[tuple[str, ...], None] = {}
+        self._ways: dict[str, Callable[[dis.Instruction, str], bool]] = {
+            **dict.fromkeys(_GOING_THROUGH, self._go_through),
+            **dict.fromkeys(_FINDING, self._find_inherited),
+            **dict.fromkeys(_READING, self._read_optional),
+        }
 
     def reads(self) -> Reads | None:
         """Return what was read; None where what is gone through may be more than called."""
@@ -167,8 +189,8 @@ class _Reader:
             return None
         called, tested, used = frozenset(self._called), frozenset(self._tested), frozenset(self._used)
         of_values = frozenset(self._looped), frozenset(self._methods), frozenset(self._attributes)
-        inherited = frozenset(self._inherited)
-        return Reads(called, tested, used, tuple(self._found), *of_values, inherited, self._takes_apart)
+        more = frozenset(self._inherited), frozenset(self._optional)
+        return Reads(called, tested, used, tuple(self._found), *of_values, *more, self._takes_apart)
 
     def take(self, entry: dis.Instruction) -> bool:
         """Follow an instruction; return whether it is one of a plain function."""
@@ -177,10 +199,8 @@ class _Reader:
             entry.is_jump_target or name not in {"LOAD_ATTR", "LOAD_METHOD", *_WITHOUT_EFFECT}
         ):
             self._found[self._chain] = None
-        if top in _GOING_THROUGH and name not in _WITHOUT_EFFECT:
-            return self._go_through(entry, top)
-        if top.startswith("super") and name not in _WITHOUT_EFFECT:
-            return self._find_inherited(entry, top)
+        if (follow := self._ways.get(top)) is not None and name not in _WITHOUT_EFFECT:
+            return follow(entry, top)
         if entry.is_jump_target and top:
             # Something else may be there when the code comes from elsewhere.
             self._note_use(is_used=True)
@@ -242,6 +262,28 @@ class _Reader:
         self._inherited.add(entry.argval)
         return entry.opname == "LOAD_METHOD"
 
+    def _read_optional(self, entry: dis.Instruction, top: str) -> bool:
+        """Follow the instructions of ``getattr(self, "name", constant)``.
+
+        Returns:
+            Whether it is one of these.
+        """
+        name, value = entry.opname, entry.argval
+        if entry.is_jump_target:
+            return False
+        if top == "getattr":
+            self._top = "getattr of self"
+            return name == "LOAD_FAST" and value == self._own
+        if top == "getattr of self":
+            self._top, self._name = "getattr name", value
+            return name == "LOAD_CONST" and type(value) is str
+        if top == "getattr name":
+            self._top = "getattr default"
+            return name == "LOAD_CONST" and (value is None or type(value) in {bool, int, float})
+        self._top = ""
+        self._optional.add(self._name)
+        return name in {"CALL", "CALL_FUNCTION"} and entry.arg == _OF_GETATTR
+
     def _note_use(self, *, is_used: bool) -> None:
         """Note what becomes of the attribute that was read last."""
         if self._top.startswith("held"):
@@ -255,7 +297,8 @@ class _Reader:
         if name in _LOADING:
             return self._load(entry, before)
         if name == "LOAD_GLOBAL":
-            self._top, self._chain = ("super" if entry.argval == "super" else "global"), (entry.argval,)
+            top = entry.argval if entry.argval in {"getattr", "super"} else "global"
+            self._top, self._chain = top, (entry.argval,)
             self._takes_apart |= entry.argval in _CALLED
             return True
         if name in {"LOAD_ATTR", "LOAD_METHOD"}:

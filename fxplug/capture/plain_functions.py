@@ -22,11 +22,13 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from fxplug.capture.containers import PLAIN, is_of_library
 from fxplug.capture.hazards import FILE_OF_CONTAINERS, scan_of
+from fxplug.capture.live_code import Condition, conditions_in, live_code
 from fxplug.capture.plain_code import Reads, reads_of
 from fxplug.capture.world import world_found_by, world_kept_by
 from fxplug.semantics.effects import method_computes
 from fxplug.semantics.internals import (
     MODULES_OF_OPERATORS,
+    assert_function,
     global_hook_tables,
     is_called_as_modules_are,
     is_run_as_written,
@@ -67,6 +69,8 @@ class PlainProgram(NamedTuple):
     """The ids of the code of the forwards and of what they call."""
     parts: list[PlainPart]
     """These functions."""
+    asks_for_training: frozenset[type]
+    """Those classes of modules of which these name ``training``."""
 
     @property
     def asking(self) -> list[dict[str, Any]]:
@@ -97,6 +101,7 @@ def plain_program(
     found: list[PlainPart] = []
     known: dict[tuple[Any, ...], list[PlainPart]] = {}
     layers: set[type] = set()
+    asking: set[type] = set()
     try:
         for module in modules:
             kind = type(module)
@@ -116,13 +121,15 @@ def plain_program(
             parts = (
                 None if is_switched else plain_parts(kind.forward, module, code_of, with_methods=with_methods)
             )
-            if parts is None or any(is_remarkable(part.code) for part in parts):
+            if parts is None or any(is_remarkable(part.live) for part in parts):
                 return None
             known[layout] = parts
             found += parts
+            if any("training" in part.code.co_names for part in parts):
+                asking.add(kind)
     except KeyError:  # A module lacks a table that every module has.
         return None
-    return PlainProgram({id(part.code) for part in found}, found)
+    return PlainProgram({id(part.code) for part in found}, found, frozenset(asking))
 
 
 def _is_base_as_written() -> bool:
@@ -208,6 +215,10 @@ class PlainPart(NamedTuple):
     """Names of its object whose values, or what is in these, it calls."""
     values: frozenset[str]
     """Those of other values."""
+    live: CodeType
+    """Its code without what cannot run."""
+    answers: tuple[bool | None, ...]
+    """What its conditions were found to be (see `fxplug.capture.live_code`)."""
 
 
 def plain_parts(
@@ -233,7 +244,7 @@ def plain_parts(
     waiting: list[Any] = [getattr(function, "__func__", function)]
     seen: set[int] = set()
     while waiting:
-        current = waiting.pop()
+        current: Any = waiting.pop()
         if type(current) is not FunctionType:
             return None
         if id(current) in seen:
@@ -244,26 +255,34 @@ def plain_parts(
             continue  # It calls modules, and nothing else.
         # What libraries do in their modules, such as captured ones, is known in other ways.
         is_foreign = receiver is not None and _is_library_class(type(receiver))
-        reads = None if is_foreign else reads_of(code)
-        if reads is None or not _finds_torch_alone(current, code, reads, with_math=with_methods):
+        # Where other code runs, too, that may change what the answers hang on.
+        answers = _answers(code, current.__globals__, receiver) if with_methods else ()
+        live = live_code(code, answers)
+        reads = None if is_foreign else reads_of(live)
+        if reads is None or not _finds_torch_alone(current, live, reads, with_math=with_methods):
             return None
         if reads.goes_into_values and not (with_methods and _computes_with_values(reads)):
             return None
-        if reads.called or reads.tested or reads.used or reads.looped or reads.inherited:
+        if any((reads.called, reads.tested, reads.used, reads.looped, reads.inherited, reads.optional)):
             methods = None if receiver is None else _methods_called(receiver, reads)
             if methods is None:
                 return None
             waiting += [*methods, *(_inherited(current, type(receiver), name) for name in reads.inherited)]
         called = reads.called | reads.looped
-        found.append(PlainPart(current, code, called, reads.tested | reads.used))
+        values = reads.tested | reads.used | reads.optional
+        found.append(PlainPart(current, code, called, values, live, answers))
     return found
 
 
 def _computes_with_values(reads: Reads) -> bool:
     """Return whether a function does nothing with values but compute others, and read what a traced one records."""
-    return reads.attributes <= _ATTRIBUTES and all(map(method_computes, reads.methods))
+    return reads.attributes <= _ATTRIBUTES and all(
+        method_computes(name) or name in _WRITING for name in reads.methods
+    )
 
 
+_WRITING = frozenset({"add_", "clamp_", "div_", "mul_", "relu_", "sigmoid_", "sub_", "tanh_"})
+"""Methods that do what ``+=`` does."""
 _ATTRIBUTES = frozenset({"T", "device", "dtype", "mT", "ndim", "shape"})
 """Attributes of tensors that have no code, and say nothing of gradients, memory or how they were made."""
 
@@ -281,12 +300,14 @@ def holds_the_same(module: nn.Module, parts: Iterable[PlainPart]) -> bool:
     """
     held = module.__dict__
     own, modules = held.get, held["_modules"]
-    for part in parts:
-        for name in part.called:
+    for function, code, called, values, _, answers in parts:
+        if answers and _answers(code, function.__globals__, module) != answers:
+            return False
+        for name in called:
             if own(name) is not None:
                 return False
-        for name in part.values:
-            if name not in modules and not _holds_constant(held, name):
+        for name in values:
+            if name not in modules and not _holds_constant(held, name) and not _is_absent(module, name):
                 return False
     return True
 
@@ -297,7 +318,7 @@ def _holds_constant(held: dict[str, Any], name: str) -> bool:
     One that has nothing there has what its class has, which is a constant if it is one for another module of the class.
     """
     if name in held:
-        return type(held[name]) in _CONSTANTS
+        return _is_constant(held[name])
     return type(held["_buffers"].get(name, held["_parameters"].get(name))) in PLAIN
 
 
@@ -320,6 +341,8 @@ def _finds_torch_alone(function: FunctionType, code: CodeType, reads: Reads, *, 
     if any(type(value) not in _CONSTANTS for value in defaults):
         return False
     namespace = function.__globals__
+    if reads.optional and "getattr" in namespace:
+        return False
     values = tuple([_resolved(namespace, chain, with_math=with_math) for chain in reads.found])
     key = id(code), with_math
     known = _quiet.get(key)
@@ -367,7 +390,8 @@ def _computes(value: Any) -> bool:
     """Return whether something is a function of torch that computes, or a plain value."""
     kind = type(value)
     if kind is FunctionType:
-        return is_written_in(value, *_FILES_OF_FUNCTIONS)
+        is_one = value in _FURTHER or vars(torch.nn.functional).get(value.__name__) is value
+        return is_written_in(value, *_FILES_OF_FUNCTIONS) or (is_one and is_of_torch(value))
     if kind is BuiltinFunctionType:
         if value.__self__ is None:
             return value.__module__ == "torch"
@@ -446,6 +470,8 @@ def _methods_called(receiver: nn.Module, reads: Reads) -> list[Any] | None:
             return None
     if not all(_is_list_of_modules(receiver, name) for name in reads.looped):
         return None
+    if not all(_is_absent(receiver, name) or _holds_value(receiver, name) for name in reads.optional):
+        return None
     for name in (*reads.tested, *reads.used):
         if not _is_harmless(receiver, name, may_be_module=name not in reads.used):
             return None
@@ -490,14 +516,72 @@ def _of_class(kind: type, name: str) -> Any:
     return _ABSENT
 
 
+def _is_constant(value: Any) -> bool:
+    """Return whether a value is what it is, or a tuple of such."""
+    kind = type(value)
+    return kind in _CONSTANTS or (kind in {tuple, torch.Size} and all(map(_is_constant, value)))
+
+
+def _answers(code: CodeType, namespace: dict[str, Any], receiver: Any) -> tuple[bool | None, ...]:
+    """Return what the conditions in a method are found to be; None for those that are not known."""
+    return tuple([_answer(one, namespace, receiver) for one in conditions_in(code)])
+
+
+def _answer(condition: Condition, namespace: dict[str, Any], receiver: Any) -> bool | None:
+    if condition.is_call:
+        function = _resolved(namespace, condition.names, with_math=False)
+        return function() if function in _OF_COMPILERS else None
+    if receiver is None:
+        return None
+    value = _found_in(receiver, condition.names[0])
+    if value is _ABSENT and condition.has_default:
+        value = condition.default
+    if type(value) in _CONSTANTS:
+        return value is None if condition.for_none else bool(value)
+    return False if condition.for_none and isinstance(value, (torch.Tensor, nn.Module)) else None
+
+
+_OF_COMPILERS: tuple[Any, ...] = (vars(torch.jit)["is_scripting"], vars(torch.jit)["is_tracing"])
+"""Functions that tell who else runs code, and are asked in each trace."""
+_FURTHER = (*_OF_COMPILERS, assert_function)
+"""Functions of torch that may be called, besides those that compute."""
+
+
+def _found_in(module: nn.Module, name: str) -> Any:
+    """Return what Python finds as an attribute of a module, where that runs nothing; else something that is neither.
+
+    Returns:
+        The value, `_ABSENT` where there is none, and `_OF_LIBRARY` where it is not known.
+    """
+    held = module.__dict__
+    value = _of_class(type(module), name)
+    if value is not _ABSENT:
+        return held.get(name, value) if type(value) in _CONSTANTS else _OF_LIBRARY
+    if name in held:
+        return held[name]
+    for table in ("_parameters", "_buffers", "_modules"):
+        if name in held[table]:
+            return held[table][name]
+    return _ABSENT
+
+
+def _is_absent(module: nn.Module, name: str) -> bool:
+    """Return whether a module has no attribute of a name."""
+    return _found_in(module, name) is _ABSENT
+
+
+def _holds_value(module: nn.Module, name: str) -> bool:
+    return _is_harmless(module, name, may_be_module=False) or _found_in(module, name) is None
+
+
 def _is_harmless(module: nn.Module, name: str, *, may_be_module: bool) -> bool:
     """Return whether what Python finds as an attribute of a module is a constant, or is heard of; nothing is run."""
     held = module.__dict__
     value = _of_class(type(module), name)
     if value is not _ABSENT:
-        return type(value) in _CONSTANTS and type(held.get(name)) in _CONSTANTS
+        return _is_constant(value) and _is_constant(held.get(name))
     if name in held:
-        return type(held[name]) in _CONSTANTS
+        return _is_constant(held[name])
     for table in ("_parameters", "_buffers"):
         if name in held[table]:
             return type(held[table][name]) in PLAIN

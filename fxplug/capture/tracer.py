@@ -59,6 +59,7 @@ from fxplug.capture.proxyable import ProxyableClassMeta
 from fxplug.capture.pytrees import InputPlan, NestedCall
 from fxplug.capture.questions import add_place, misunderstood, refuse_cycles
 from fxplug.capture.randomness import RandomStates, refuse_draws
+from fxplug.capture.reached import FORWARDS
 from fxplug.capture.regions import RegionKeeper, RegionStack
 from fxplug.capture.roots import RootCall, function_of, refuse_backward_hooks, signature_source
 from fxplug.capture.scopes import TraceViews
@@ -73,6 +74,7 @@ from fxplug.capture.state import (
     training_error,
     updates_in_place,
 )
+from fxplug.capture.stateful import STATEFUL_USES
 from fxplug.capture.surroundings import Surroundings
 from fxplug.capture.switches import Switches, entered_switches
 from fxplug.capture.unheard import left_by_call, missed_change, unheard_value
@@ -436,7 +438,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         with_methods = not (
             self._mixins or self.policy.proxy_mixins
         )  # Those of plugins may answer otherwise.
-        return plain_program(self._below, own_code, self._is_remarkable, with_methods=with_methods)
+        # Such a program holds nothing that has a state of its own.
+        known = FORWARDS | STATEFUL_USES | {"training"} if with_methods else FORWARDS
+        return plain_program(
+            self._below, own_code, partial(self._is_remarkable, known=known), with_methods=with_methods
+        )
 
     def _judge(self, root: Any, concrete_args: Any) -> None:
         """Look, when all is recorded, whether the graph does what the program does at every call."""
@@ -449,6 +455,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         if is_plain:
             if self._attribute_proxies and self.has_written and not self.traces_plain_alone:
                 raise MissedProgramError
+            if self._plain is not None and self._plain.asks_for_training:
+                self._settle_flags(root, self._plain)
             return
         if self.policy.is_leaf_module is not None or "is_leaf_module" in self._replaced:
             refuse_doubled_calls(self.graph, *self._states.below)
@@ -471,6 +479,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self._place.looked = self._plain.codes
             if self._answer is not None:
                 hear_of_lengths(self._plain.asking)
+                self.answers_assertions = True
         if session is not None:
             session.is_plain = session.is_running = True
         context = copy_context()
@@ -583,6 +592,14 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             asked.note_mode("is_grad_enabled", (), self._regions.grad_mode)
         self.graph.state_guards = asked.finish(root)
         if asked.asks_for_training and isinstance(root, nn.Module):
+            self.graph.captured_training = root.training
+
+    def _settle_flags(self, root: nn.Module, plain: PlainProgram) -> None:
+        """Let the graph know what the flags were that a program has read which nobody has listened to."""
+        if type(root) in plain.asks_for_training:
+            self._surroundings.note_flags("", root)
+        self.graph.state_guards = self._surroundings.finish(root)
+        if self._surroundings.asks_for_training:
             self.graph.captured_training = root.training
 
     def _note_switches(self, root: nn.Module) -> None:
@@ -1108,6 +1125,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         if self._is_plain:
             if path is None or is_layer_of_torch(type(m)):
                 raise MissedProgramError
+            if self._plain is not None and type(m) in self._plain.asks_for_training:
+                self._surroundings.note_flags(path, m)
         elif path is None:
             self._surroundings.note_outside(m)
             path = f"<{type(m).__name__}>"

@@ -109,15 +109,20 @@ def writes_before_it_unpacks(self, x):
     return y.view(columns, rows)
 
 
+def writes(self, x):
+    return self.layer(x).add_(1)
+
+
 PLAIN = [
+    writes,
     *(calls_methods, computes_numbers, goes_through_modules, goes_through_modules_in_one_another),
     *(makes_tensors_of_sizes, reads_elements, reads_what_a_tensor_is, unpacks_a_shape, unpacks_parts),
     writes_before_it_unpacks,
 ]
 
 
-def writes(self, x):
-    return self.layer(x).add_(1)
+def resizes(self, x):
+    return self.layer(x).resize_(2)
 
 
 def writes_to_elements(self, x):
@@ -289,7 +294,7 @@ NOT_PLAIN = [
     *(hands_an_element_on, keeps_a_method, keeps_an_element, keeps_an_element_in_passing, lists_results),
     *(makes_an_array, overwrites_an_element, packs_an_element, puts_elements_into_itself, reads_data),
     *(reads_gradients, takes_an_element_apart, takes_the_square_root, unpacks_with_a_star),
-    *(writes, writes_to_elements),
+    *(resizes, writes_to_elements),
 ]
 
 

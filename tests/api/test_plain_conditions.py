@@ -1,0 +1,270 @@
+"""Programs with constant conditions, checks of torch and writes, captured on examples without being listened to.
+
+PYTEST_DONT_REWRITE: an ``assert`` of theirs is to be one, and not what pytest makes of it.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import _assert, nn
+
+import fxplug
+from fxplug.plugins import Config, PluginManager, TraceConfig
+
+X = torch.linspace(-1, 1, 8).view(2, 4)
+
+
+class Block(nn.Module):
+    """A block as libraries have them: most of what it could do is behind flags."""
+
+    def __init__(self, *, flag=False, held=None, sizes=(4, 4), momentum=None):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.flag, self.held, self.sizes, self.momentum = flag, held, sizes, momentum
+        self.register_buffer("mean", torch.linspace(0, 1, 4))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        _assert(x.ndim == 2, f"expected 2 dimensions (got {x.ndim})")
+        if self.flag and not torch.jit.is_scripting():
+            x = torch.cat(list(x.unbind()), 0).view(self.sizes[0], -1)
+        extra = getattr(self, "extra", None)
+        if extra is not None:
+            x = extra(x)
+        if self.training and self.momentum is not None:
+            self.steps.add_(int(self.momentum))
+        if self.held is not None:
+            x = self.held(x)
+        return F.layer_norm(self.layer(x), self.sizes[1:], self.mean)
+
+
+class Net(nn.Module):
+    def __init__(self, *blocks):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.Sequential(*blocks)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        return self.act(self.blocks(x))
+
+
+@pytest.fixture
+def plainly(monkeypatch):
+    """What the captures of a test have become without being listened to: None for those that had to be."""
+    from fxplug.api import capturing
+
+    found, capture = [], capturing.capture_plainly
+    monkeypatch.setattr(capturing, "capture_plainly", lambda *args: found.append(capture(*args)) or found[-1])
+    return found
+
+
+def listened_to(net, *inputs, **options):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fxplug.api.capturing.capture_plainly", lambda *args: None)
+        return fxplug.trace(net, inputs, **options)
+
+
+def guards_of(captured):
+    return {str(guard) for guard in captured.guards if not str(guard).startswith("type(x)")}
+
+
+def test_what_flags_switch_off_is_not_looked_at(plainly):
+    net = Net(Block(), Block(held=nn.Linear(4, 4))).eval()
+    captured = fxplug.trace(net, (X,))
+    other = listened_to(net, X)
+    assert plainly != [None]
+    assert captured.code == other.code
+    assert guards_of(captured) == guards_of(other)
+    torch.testing.assert_close(captured(X * 2), net(X * 2))
+    for wrong in (X[0], X[None]):
+        with pytest.raises(fxplug.GuardError):
+            captured(wrong)
+
+
+def test_blocks_of_one_class_may_differ_in_their_flags(plainly):
+    blocks = Block(), Block(flag=True), Block()
+    net = Net(*blocks).eval()
+    captured = fxplug.trace(net, (torch.ones(4, 4),))
+    assert plainly == [None]
+    torch.testing.assert_close(captured(torch.ones(4, 4)), net(torch.ones(4, 4)))
+
+
+@pytest.mark.parametrize("extra", [nn.Linear(4, 4), torch.relu])
+def test_what_a_block_has_besides_is_called(extra):
+    net = Net(Block(), Block()).eval()
+    net.blocks[1].extra = extra
+    captured = fxplug.trace(net, (X,))
+    torch.testing.assert_close(captured(X), net(X))
+    assert len(captured.graph.nodes) > len(fxplug.trace(Net(Block(), Block()).eval(), (X,)).graph.nodes)
+
+
+def test_flags_of_training_are_guarded_as_where_it_is_listened_to(plainly):
+    net = Net(Block(), Block(momentum=3)).eval()
+    captured, other = fxplug.trace(net, (X,)), listened_to(net, X)
+    assert plainly != [None]
+    assert captured.graph.captured_training is other.graph.captured_training is False
+    assert captured.graph.state_guards == other.graph.state_guards != ()
+    captured.blocks.get_submodule("1").train()
+    with pytest.raises(fxplug.GuardError, match="training"):
+        captured(X)
+
+
+def test_symbolic_traces_know_the_flags_too():
+    net = Net(Block(), Block(momentum=3)).eval()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fxplug.capture.tracer.plain_program", lambda *args, **options: None)
+        other = fxplug.symbolic_trace(net)
+    captured = fxplug.symbolic_trace(net)
+    assert captured.code == other.code
+    assert captured.graph.state_guards == other.graph.state_guards != ()
+    assert captured.graph.captured_training is other.graph.captured_training is False
+
+
+def test_modules_in_training_are_captured_as_they_are(plainly):
+    net = Net(Block(momentum=3)).train()
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [None]
+    assert int(net.blocks[0].steps) == 0
+    captured(X)
+    assert int(captured.blocks.get_submodule("0").steps) == 3
+
+
+def test_a_check_that_fails_is_an_error_of_the_program():
+    with pytest.raises(AssertionError, match="expected 2 dimensions"):
+        fxplug.trace(Net(Block()).eval(), (X[0],))
+
+
+class Checking(Net):
+    def forward(self, x):
+        y = self.blocks(x)
+        _assert(y.shape[1] == x.shape[1], "as wide as before")
+        torch._assert(x.size(0) < 5, f"{x.size(0)} is too many")
+        return y
+
+
+def test_checks_of_sizes_are_guarded(plainly):
+    net = Checking(nn.Linear(4, 4)).eval()
+    captured = fxplug.trace(net, (X,))
+    assert plainly != [None]
+    assert guards_of(captured) == guards_of(listened_to(net, X))
+    with pytest.raises(fxplug.GuardError):
+        captured(torch.ones(5, 4))
+
+
+class OfValues(Net):
+    def forward(self, x):
+        _assert((x < 2).all(), "too large")
+        return self.blocks(x)
+
+
+def test_checks_of_values_are_listened_to(plainly):
+    net = OfValues(nn.Linear(4, 4)).eval()
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [None]
+    torch.testing.assert_close(captured(X), net(X))
+
+
+# -- writes
+
+
+class Writing(nn.Module):
+    """Writes to what it computes, and reads weights by itself."""
+
+    def __init__(self, write):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.act = nn.Linear(4, 4), nn.ReLU(inplace=True)
+        self.scale = nn.Parameter(torch.linspace(-1, 2, 4))
+        self.write = 0
+        type(self).forward = write
+
+
+def to_a_result(self, x):
+    y = self.act(self.layer(x) * self.scale)
+    return y + 1 if y.ndim == 2 else y
+
+
+def to_a_result_by_methods(self, x):
+    return self.layer(x).mul_(self.scale).sub_(1).sigmoid_()
+
+
+def to_an_input(self, x):
+    x.mul_(2)
+    return self.layer(x) * self.scale if x.ndim == 2 else x
+
+
+def to_a_weight(self, x):
+    y = self.scale.view(2, 2)
+    y.mul_(2)
+    return self.layer(x) * self.scale
+
+
+def to_a_weight_by_a_layer(self, x):
+    y = self.act(self.scale.view(1, -1))
+    return self.layer(x) * self.scale + y
+
+
+def to_a_weight_and_asks(self, x):
+    y = self.scale.view(2, 2)
+    y += 1
+    return self.layer(x) * self.scale if x.ndim == 2 else x
+
+
+def to_a_weight_by_a_layer_and_asks(self, x):
+    y = self.act(self.scale.view(1, -1))
+    return self.layer(x) * self.scale + y if x.ndim == 2 else x
+
+
+def to_a_weight_behind_a_question(self, x):
+    y = self.layer(x) if x.ndim == 2 else x
+    self.scale.unsqueeze(0).add_(1)
+    return y * self.scale
+
+
+def weights_of(module):
+    return [value.clone() for value in module.state_dict().values()]
+
+
+@pytest.mark.parametrize(
+    ("write", "is_plain"),
+    [
+        *((to_a_result, True), (to_a_result_by_methods, True), (to_an_input, True), (to_a_weight, False)),
+        *(
+            (to_a_weight_by_a_layer, False),
+            (to_a_weight_and_asks, False),
+            (to_a_weight_behind_a_question, False),
+            (to_a_weight_by_a_layer_and_asks, False),
+        ),
+    ],
+)
+@pytest.mark.parametrize("leaves", ["layers", "functions"])
+def test_what_is_written_to_must_be_no_weight(write, is_plain, leaves, plainly):
+    trace = TraceConfig(through_modules=("*",) if leaves == "functions" else ())
+    manager = PluginManager(config=Config(trace=trace), candidates=())
+    net = type("Writing", (Writing,), {})(write).eval().requires_grad_(False)
+    twin, weights, x = copy.deepcopy(net), weights_of(net), X.clone()
+    captured = fxplug.trace(net, (x,), manager=manager, check=False)
+    assert (plainly != [None]) is is_plain
+    for before, now in zip(weights, weights_of(net), strict=True):
+        assert torch.equal(before, now)
+    assert torch.equal(x, X)
+    torch.testing.assert_close(captured(X.clone()), twin(X.clone()))
+    for before, now in zip(weights_of(twin), weights_of(captured), strict=True):
+        torch.testing.assert_close(before, now)
+
+
+def to_a_result_and_asks(self, x):
+    y = self.act(self.layer(x) * self.scale)
+    return y + 1 if y.shape[1] == 4 else y
+
+
+def test_what_a_graph_checks_behind_a_write_is_listened_to(plainly):
+    net = type("Writing", (Writing,), {})(to_a_result_and_asks).eval()
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [None]
+    torch.testing.assert_close(captured(X), net(X))

@@ -1,0 +1,233 @@
+"""Code without what cannot run, since constants of its object decide otherwise."""
+
+from __future__ import annotations
+
+import dis
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from fxplug.capture.live_code import conditions_in, live_code
+from fxplug.capture.plain_functions import plain_parts, plain_program
+
+
+def own_code(function):
+    return function.__code__
+
+
+def names_in(code):
+    return {entry.argval for entry in dis.get_instructions(code) if entry.opcode in dis.hasname}
+
+
+def answered(function, *answers):
+    return live_code(function.__code__, answers)
+
+
+def one_way_or_another(self, x):
+    if self.flag:
+        return x.sin()
+    return x.cos()
+
+
+def only_if_not(self, x):
+    if not self.flag:
+        x = x.sin()
+    return x.cos()
+
+
+def both(self, x):
+    x = x.sin() if self.flag and not torch.jit.is_scripting() else x.cos()
+    return x.tan()
+
+
+def if_there_is_one(self, x):
+    if self.held is not None:
+        x = x.sin()
+    return x.cos()
+
+
+def if_it_has_one(self, x):
+    held = getattr(self, "held", None)
+    if held is not None:
+        x = x.sin()
+    return x.cos()
+
+
+def in_a_loop(self, x):
+    for _ in range(3):
+        if self.flag:
+            x = x.sin()
+            continue
+        x = x.cos()
+    return x.tan()
+
+
+def with_inner_code(self, x):
+    if self.flag:
+        x = torch.stack([x.sin() for _ in range(3)])
+    return x.cos()
+
+
+def test_what_is_not_reached_is_not_there():
+    assert names_in(answered(one_way_or_another, True)) == {"flag", "sin"}
+    assert names_in(answered(one_way_or_another, False)) == {"flag", "cos"}
+    assert names_in(answered(only_if_not, True)) == {"flag", "cos"}
+    assert names_in(answered(only_if_not, False)) == {"flag", "sin", "cos"}
+    assert answered(one_way_or_another, None) is one_way_or_another.__code__
+
+
+def test_one_condition_may_say_that_the_other_is_not_asked():
+    named = {"flag", "torch", "jit", "is_scripting"}
+    assert names_in(answered(both, False, None)) == {"flag", "cos", "tan"}
+    assert names_in(answered(both, True, False)) == {*named, "sin", "tan"}
+    assert names_in(answered(both, None, True)) == {*named, "cos", "tan"}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 compares with None in more instructions")
+def test_what_is_none_and_what_is_missing_decide_too():
+    assert names_in(answered(if_there_is_one, True)) == {"held", "cos"}
+    assert names_in(answered(if_there_is_one, False)) == {"held", "sin", "cos"}
+    assert names_in(answered(if_it_has_one, True)) == {"getattr", "cos"}
+
+
+def test_loops_go_on():
+    assert names_in(answered(in_a_loop, True)) == {"range", "flag", "sin", "tan"}
+    assert names_in(answered(in_a_loop, False)) == {"range", "flag", "cos", "tan"}
+
+
+def test_functions_and_texts_in_what_is_not_reached_are_gone():
+    live = answered(with_inner_code, False)
+    assert not any(hasattr(value, "co_code") for value in live.co_consts)
+    assert "stack" not in live.co_names
+
+
+def handles_errors(self, x):
+    try:
+        return x.sin() if self.flag else x
+    except ValueError:
+        return x
+
+
+def stores_another_self(self, x):
+    self = x
+    return x.sin() if self.flag else x
+
+
+def asks_what_was_called(self, x):
+    return x.sin() if self.child(x).flag else x
+
+
+def asks_what_is_computed(self, x):
+    return x.sin() if self.flag + 1 else x
+
+
+def stores_it_twice(self, x):
+    held = getattr(self, "held", None)
+    held = x.sin() if held is None else held
+    if held is not None:
+        x = x.cos()
+    return x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [stores_another_self, asks_what_was_called, asks_what_is_computed, stores_it_twice],
+)
+def test_other_conditions_are_left_alone(function):
+    assert conditions_in(function.__code__) == ()
+
+
+def test_code_that_handles_errors_is_left_alone():
+    code = handles_errors.__code__
+    assert live_code(code, [False] * len(conditions_in(code))) is code
+
+
+class Net(nn.Module):
+    kind = "fixed"
+
+    def __init__(self, **attributes):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
+def unplain_behind_a_flag(self, x):
+    if self.flag:
+        x = x + len(list(x))
+    return self.layer(x)
+
+
+def unplain_behind_none(self, x):
+    if self.flag is not None:
+        x = x + len(list(x))
+    return self.layer(x)
+
+
+def unplain_where_it_has_one(self, x):
+    flag = getattr(self, "flag", None)
+    if flag is not None:
+        x = x + len(list(x))
+    return self.layer(x)
+
+
+def is_plain(forward, **attributes):
+    net = type("Net", (Net,), {"forward": forward})(**attributes)
+    return plain_parts(type(net).forward, net, own_code, with_methods=True) is not None
+
+
+def test_what_a_module_holds_decides():
+    assert is_plain(unplain_behind_a_flag, flag=False)
+    assert is_plain(unplain_behind_a_flag, flag=0)
+    assert is_plain(unplain_behind_a_flag, flag=None)
+    assert not is_plain(unplain_behind_a_flag, flag=True)
+    assert not is_plain(unplain_behind_a_flag, flag=nn.Parameter(torch.zeros(())))
+    assert not is_plain(unplain_behind_a_flag, flag=[])
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 compares with None in more instructions")
+def test_what_a_module_has_not_decides():
+    assert is_plain(unplain_behind_none, flag=None)
+    assert not is_plain(unplain_behind_none, flag=nn.Linear(4, 4))
+    assert is_plain(unplain_where_it_has_one)
+    assert is_plain(unplain_where_it_has_one, flag=None)
+    assert not is_plain(unplain_where_it_has_one, flag=nn.Linear(4, 4))
+    assert not is_plain(unplain_where_it_has_one, flag=1)
+
+
+def test_each_module_decides_for_itself():
+    kind = type("Net", (Net,), {"forward": unplain_behind_a_flag})
+    nets = kind(flag=False), kind(flag=False), kind(flag=True)
+
+    def is_plain_program(*modules):
+        return plain_program(modules, own_code, lambda code: False, with_methods=True) is not None
+
+    assert is_plain_program(*nets[:2])
+    assert not is_plain_program(*nets)
+
+
+def test_a_getattr_of_the_program_is_not_that_of_python():
+    source = "def forward(self, x):\n    held = getattr(self, 'held', None)\n    return x if held is None else x * held"
+    for added in ({}, {"getattr": lambda *given: 3.0}):
+        namespace = {**globals(), **added}
+        exec(source, namespace)
+        assert is_plain(namespace["forward"]) is (not added and sys.version_info >= (3, 11))
+
+
+def test_what_a_class_computes_decides_nothing():
+    class Computing(Net):
+        forward = unplain_behind_a_flag
+
+        @property
+        def flag(self):
+            return False
+
+    net = Computing()
+    assert plain_parts(Computing.forward, net, own_code, with_methods=True) is None
+
+
+def test_where_other_code_runs_it_may_change_what_decides():
+    net = type("Net", (Net,), {"forward": unplain_behind_a_flag})(flag=False)
+    assert plain_parts(type(net).forward, net, own_code) is None
