@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.analyze.isolation import SavedTensors
 from fxplug.api.plain_judging import writes_in_place
-from fxplug.api.plain_run import BegunRun
+from fxplug.api.plain_ranks import Ranks
+from fxplug.api.plain_run import BegunRun, compute
 from fxplug.capture.calls import unheard
 from fxplug.capture.examples.asking import INSIDE
 from fxplug.capture.examples.guarding import expression, guard_at
 from fxplug.capture.plain_functions import MissedProgramError
 from fxplug.capture.unpacking import PureCalls
+from fxplug.ir import Node
 from fxplug.ir.guards import Guard
 from fxplug.ir.node import ERASED
 from fxplug.semantics.checks import check_true
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fxplug.capture import Tracer
-    from fxplug.ir import Graph, Node
+    from fxplug.ir import Graph
 
 __all__ = ["PlainAnswers"]
 
@@ -66,6 +68,10 @@ class PlainAnswers:
         self._left = ExitStack()
         self._known: set[Any] = set()
         self._pure: PureCalls | None = None
+        self._last: Node | None = None
+        """The last node of which it is known whether it writes."""
+        self._ranks: Ranks | None = None
+        self._given: dict[Node, torch.Tensor] = {}
         self._places: dict[Any, Guard] = {}
 
     @contextmanager
@@ -90,11 +96,18 @@ class PlainAnswers:
     def _answer(self, tracer: Tracer, node: Node) -> bool | None:
         """Return whether a number that is computed from sizes is true, and guard that; None for any other value."""
         reads = _reads_behind(node)
-        value = None if reads is None else self._value_of(tracer, node)
-        if reads is None or type(value) not in _NUMBERS:
+        if reads is None:
+            return None
+        self._refuse_writes(tracer)
+        sources = [cast("Node", read._args[0]) for read in reads]
+        is_at_entry = all(source._op == "placeholder" for source in sources)
+        if self.writing and not (is_at_entry or all(map(_is_of_dimensions, reads))):
+            raise MissedProgramError  # What is checked in the graph must not stand behind a write.
+        value = self._known_value(tracer, node)
+        value = self._value_of(tracer, node) if value is None else value
+        if type(value) not in _NUMBERS:
             return None
         tracer.has_checks = True  # It is to be known then whether anything was written.
-        sources = [cast("Node", read._args[0]) for read in reads]
         if all(map(_is_of_dimensions, reads)) and all(source._op != "get_attr" for source in sources):
             self.rank_asked = self.rank_asked or self._guard(reads[0], "")
             self._predicates.append(node)
@@ -102,7 +115,7 @@ class PlainAnswers:
         if type(value) is not bool:
             node, value = tracer.create_node("call_function", operator.truth, (node,), {}), bool(value)
         predicate = node if value else tracer.create_node("call_function", operator.not_, (node,), {})
-        if all(source._op == "placeholder" for source in sources):
+        if is_at_entry:
             self._guard_at_entry(predicate)
         else:
             self._check(tracer, predicate)
@@ -110,7 +123,6 @@ class PlainAnswers:
 
     def _value_of(self, tracer: Tracer, node: Node) -> Any:
         """Return the value of a node, in a run of what was recorded so far."""
-        self._refuse_writes(tracer)
         with unheard():
             if self.run is None:
                 self._left.enter_context(kept_random_state())
@@ -119,6 +131,29 @@ class PlainAnswers:
                 calls = [] if calls is None else calls
                 self.run = BegunRun(self._program, tracer.graph, self._args, calls, self.writing)
             return self.run.value_of(node)
+
+    def _known_value(self, tracer: Tracer, node: Node) -> Any:
+        """Return a number that hangs on inputs, and on how many dimensions values have, alone; None for others."""
+        with unheard():
+            if self._ranks is None:
+                self._given = dict(zip(tracer.graph.nodes, self._args, strict=False))
+                self._ranks = Ranks(self._program, self._given)
+            return self._known_number(node, self._ranks, {})
+
+    def _known_number(self, node: Node, ranks: Ranks, known: dict[Node, Any]) -> Any:
+        """Return the same, and add what it is computed from to what is known."""
+        if node in known:
+            return known[node]
+        tensor = node._args[0] if _reads_tensor(node) else None
+        if isinstance(tensor, Node) and tensor not in self._given:
+            value = ranks.of(tensor) if _is_of_dimensions(node) else None
+        else:
+            inputs = node.all_input_nodes if tensor is None else ()
+            if any(self._known_number(one, ranks, known) is None for one in inputs):
+                return None
+            value = compute(node, {**self._given, **known}, self._program)
+        known[node] = value
+        return value
 
     def _refuse_writes(self, tracer: Tracer) -> None:
         """Refuse to run what may write to weights: that would be there when the program runs once more.
@@ -131,13 +166,14 @@ class PlainAnswers:
         if self._pure is None:
             self._pure = PureCalls(self._program, tracer._below, tracer._paths)
         sentinel = tracer.graph._sentinel
-        node = (sentinel if self.run is None else self.run.last)._next
-        while node is not sentinel:
+        last = sentinel if self._last is None else self._last
+        while (node := last._next) is not sentinel:
             if not self._pure.has(node):
                 if not writes_in_place(node, self._program):
                     raise MissedProgramError
                 self.writing.add(node)
-            node = node._next
+            last = node
+        self._last = last
 
     def _guard_at_entry(self, predicate: Node) -> None:
         self._predicates.append(predicate)
@@ -190,6 +226,11 @@ def _is_of_dimensions(read: Node) -> bool:
     return (read._args[1] if read._target is getattr else read._target) in _OF_DIMENSIONS
 
 
+def _reads_tensor(node: Node) -> bool:
+    """Return whether a node reads an attribute, or asks for a size or a number of dimensions."""
+    return node._target is getattr or (node._op == "call_method" and node._target in _OF_TENSORS)
+
+
 def _reads_behind(node: Node) -> list[Node] | None:
     """Return the reads of sizes and numbers of dimensions that a number is computed from, and from nothing else.
 
@@ -201,7 +242,7 @@ def _reads_behind(node: Node) -> list[Node] | None:
     while waiting:
         current = waiting.pop()
         op, target, args = current._op, current._target, current._args
-        if target is getattr or (op == "call_method" and target in _OF_TENSORS):
+        if _reads_tensor(current):
             tensors = current.all_input_nodes
             if len(tensors) != 1 or current._kwargs or (target is getattr and args[1] not in _OF_TENSORS):
                 return None

@@ -21,14 +21,14 @@ from fxplug.ir import Node, map_arg
 from fxplug.semantics.internals import own_tables, storage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from torch import nn
 
     from fxplug.capture.layer_records import LayerCall
     from fxplug.ir import Graph
 
-__all__ = ["BegunRun", "Writes", "run_plainly"]
+__all__ = ["BegunRun", "Writes", "compute", "run_plainly"]
 
 
 class Writes:
@@ -129,7 +129,7 @@ class BegunRun:
                 op, result = at._op, at
                 if at in writes.nodes:
                     writes.check(values[at.all_input_nodes[0]])
-                value = next(self.inputs) if op == "placeholder" else _value_of(at, op, values, root)
+                value = next(self.inputs) if op == "placeholder" else compute(at, values, root)
             values[result] = value
             if value.__class__ is torch.Tensor and result._op != "placeholder":
                 self._bytes += value.nbytes
@@ -189,7 +189,7 @@ def run_plainly(
         else:
             if writes is not None and node in writes.nodes:
                 writes.check(values[node.all_input_nodes[0]])
-            value = _value_of(node, op, values, root)
+            value = compute(node, values, root)
             _end_with(node, values)
             if node._users is not None:
                 values[node] = value
@@ -220,7 +220,9 @@ def _end_within(used: Node, first: Node, last: Node) -> bool:
     return True
 
 
-def _value_of(node: Node, op: str, values: dict[Node, Any], root: nn.Module) -> Any:
+def compute(node: Node, values: Mapping[Node, Any], root: nn.Module) -> Any:
+    """Return the value of a node that is no input, from those that it uses."""
+    op = node._op
     if op == "get_attr":
         return fetch_path(root, str(node._target))
     find = values.__getitem__

@@ -1,0 +1,106 @@
+"""How many dimensions values have that a plain program computes: most layers leave that as it is.
+
+Many forwards ask in each block whether there are as many as they expect. To run all up to there would keep every value
+for as long as the program is traced.
+"""
+
+# Each node of a network may be looked at here: its slots are read, not the properties in front of them.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fxplug.execute.paths import fetch_path
+from fxplug.ir import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Ranks"]
+
+_LAYERS = tuple(
+    f"torch.nn.modules.{name}"
+    for name in ("activation", "batchnorm", "conv", "dropout", "instancenorm", "normalization", "pooling")
+)
+_OTHER_LAYERS = frozenset({nn.Identity, nn.Linear})
+_CHANGING = frozenset({nn.MultiheadAttention})
+_NAMES = (
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d avg_pool1d avg_pool2d avg_pool3d batch_norm "
+    "conv1d conv2d conv3d dropout gelu group_norm hardsigmoid hardswish hardtanh instance_norm layer_norm leaky_relu "
+    "linear mish relu relu6 sigmoid silu softmax tanh"
+)
+_FUNCTIONS = frozenset(
+    value
+    for home in (torch, functional)
+    for name in _NAMES.split()
+    if (value := getattr(home, name, None)) is not None
+)
+"""Functions of a tensor, which comes first, that leave it as many dimensions as it has."""
+_METHODS = frozenset({"contiguous", "relu", "relu_", "sigmoid", "sigmoid_", "softmax", "tanh", "tanh_"})
+_OF_TWO = frozenset(
+    {
+        *(operator.add, operator.iadd, operator.imul, operator.isub, operator.itruediv),
+        *(operator.mul, operator.sub, operator.truediv, torch.add, torch.mul, torch.sub),
+        *("add", "add_", "mul", "mul_", "sub", "sub_"),
+    }
+)
+"""Operators, functions and methods of two tensors or numbers, the larger of which says how many there are."""
+
+
+class Ranks:
+    """Tells how many dimensions values have, where that is known without a run.
+
+    Args:
+        program: Has the layers.
+        given: Placeholder -> example.
+    """
+
+    def __init__(self, program: nn.Module, given: Mapping[Node, torch.Tensor]) -> None:
+        self._program = program
+        self._known: dict[Node, int | None] = {node: value.dim() for node, value in given.items()}
+
+    def of(self, node: Node) -> int | None:
+        """Return the number of dimensions of a value; None where it is not known."""
+        known = self._known
+        waiting = [node]
+        while waiting:
+            current = waiting[-1]
+            missing = [one for one in _asked(current) if one not in known] if current not in known else []
+            if missing:
+                waiting += missing
+                continue
+            waiting.pop()
+            if current not in known:
+                known[current] = self._rank(current)
+        return known[node]
+
+    def _rank(self, node: Node) -> int | None:
+        op, target = node._op, node._target
+        ranks = [rank for one in _asked(node) if (rank := self._known[one]) is not None]
+        if not ranks or len(ranks) < len(_asked(node)):
+            return None
+        if target in _OF_TWO:
+            return max(ranks)
+        if op == "call_module":
+            return ranks[0] if _keeps_rank(fetch_path(self._program, str(target))) else None
+        return ranks[0] if target in (_FUNCTIONS if op == "call_function" else _METHODS) else None
+
+
+def _asked(node: Node) -> list[Node]:
+    """Return the values that say how many dimensions a node has."""
+    return [one for one in node._args[: 2 if node._target in _OF_TWO else 1] if isinstance(one, Node)]
+
+
+def _keeps_rank(layer: Any) -> bool:
+    """Return whether a layer of torch returns a tensor that has as many dimensions as the one that it is given."""
+    kind = type(layer)
+    if kind in _OTHER_LAYERS:
+        return True
+    is_one = str(kind.__module__) in _LAYERS and kind not in _CHANGING
+    return is_one and not getattr(layer, "return_indices", False)
