@@ -98,7 +98,7 @@ class PlainAnswers:
         reads = _reads_behind(node)
         if reads is None:
             return None
-        self._refuse_writes(tracer)
+        self.note_writes(tracer)
         sources = [cast("Node", read._args[0]) for read in reads]
         is_at_entry = all(source._op == "placeholder" for source in sources)
         if self.writing and not (is_at_entry or all(map(_is_of_dimensions, reads))):
@@ -155,8 +155,13 @@ class PlainAnswers:
         known[node] = value
         return value
 
-    def _refuse_writes(self, tracer: Tracer) -> None:
-        """Refuse to run what may write to weights: that would be there when the program runs once more.
+    def judge_writes(self, tracer: Tracer, reads_weights: bool) -> None:  # noqa: FBT001 - what is called so has one name
+        """Take note of what writes, and refuse it, in a program that reads weights by itself (see `note_writes`)."""
+        if reads_weights and tracer.has_written:
+            self.note_writes(tracer)
+
+    def note_writes(self, tracer: Tracer) -> None:
+        """Take note of what writes, and refuse what may write to weights: they would be others in another run.
 
         What writes to its first argument alone may run where that is none of them, which the run looks at.
 
@@ -168,8 +173,9 @@ class PlainAnswers:
         sentinel = tracer.graph._sentinel
         last = sentinel if self._last is None else self._last
         while (node := last._next) is not sentinel:
-            if not self._pure.has(node):
-                if not writes_in_place(node, self._program):
+            if node._op != "output" and not self._pure.has(node):
+                is_layer = node._op == "call_module" and node._target in self._pure.writing
+                if not (is_layer or writes_in_place(node, self._program)):
                     raise MissedProgramError
                 self.writing.add(node)
             last = node

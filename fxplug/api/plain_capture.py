@@ -95,7 +95,7 @@ def _capture(
             nodes = tracer.graph.nodes.listed()
             checks = checks_of_counts(nodes) if tracer.has_checks else []
             asked = tracer.asked_rank or answers.rank_asked or first_asked(nodes)
-            if do_more(nodes, tracer, checks, answers.writing, asks=asked is not None):
+            if do_more(nodes, tracer, checks, answers.judge_writes, asks=asked is not None):
                 return None
             if answers.has_checks and tracer.has_written:
                 return None  # Where a check fails, the program cannot be run instead.

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.capture.examples.asking import INSIDE, changes_rank
 from fxplug.capture.examples.guarding import expression, guard_at
-from fxplug.capture.unpacking import PureCalls
 from fxplug.ir import Node, effects, writes
 from fxplug.semantics.checks import check_length, check_true
 from fxplug.semantics.kinds import count_of_results, tells_of_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import nn
 
@@ -119,21 +118,28 @@ _PARTED = frozenset(
 
 
 def do_more(
-    nodes: Sequence[Node], tracer: Tracer, checks: Iterable[Node], writing: set[Node], *, asks: bool
+    nodes: Sequence[Node],
+    tracer: Tracer,
+    checks: Iterable[Node],
+    judge_writes: Callable[[Tracer, bool], None],
+    *,
+    asks: bool,
 ) -> bool:
     """Return whether a program does more than what is the same for all inputs of as many dimensions.
 
-    It reads weights and may write to them, in ways that a run does not tell, makes constants, gives a list to an
-    operator, which may be changed, too, or asks what a tensor is like but for the sizes of computed ones: that is a
-    constant of the captured program, and makes a guard. Or it takes apart what is no tuple of torch's, or may write to
-    something before it does.
+    It makes constants, gives a list to an operator, which may be changed, too, or asks what a tensor is like but for
+    the sizes of computed ones: that is a constant of the captured program, and makes a guard. Or it takes apart what is
+    no tuple of torch's, or may write to something before it does.
 
     Args:
         nodes: What it does.
         tracer: Has traced it.
         checks: Of how many parts values have, among the nodes.
-        writing: Nodes are added that write to their first argument, which must be no weight when they run.
+        judge_writes: Told whether it reads weights by itself; takes note of what writes.
         asks: Whether it hangs on how many dimensions its inputs have.
+
+    Raises:
+        MissedProgramError: It reads weights, and may write to them in ways that a run does not tell.
     """
     settled = all(_may_be_settled(cast("Node", check._args[0]), tracer) for check in checks)
     if tracer.has_made_constants or not settled:
@@ -155,8 +161,8 @@ def do_more(
             tells = op == "call_method" and tells_of_tensor(target) and target not in _READ_ANEW
             if tells or (asks and changes_rank(node)):
                 return True
-    writes_elsewhere = bool(reads) and tracer.has_written and not _note_writes(nodes, tracer, writing)
-    return writes_elsewhere or (asks and _makes_ranks_of_sizes(nodes))
+    judge_writes(tracer, bool(reads))
+    return asks and _makes_ranks_of_sizes(nodes)
 
 
 def _is_given_plainly(node: Node) -> bool:
@@ -165,17 +171,6 @@ def _is_given_plainly(node: Node) -> bool:
     if node._target is operator.getitem:
         return _is_index(args[1])
     return _OPERANDS.issuperset(map(type, args))
-
-
-def _note_writes(nodes: Iterable[Node], tracer: Tracer, writing: set[Node]) -> bool:
-    """Take note of what writes; return whether all of it writes to nothing but its first argument."""
-    pure = PureCalls(tracer.root, tracer._below, tracer._paths)
-    for node in nodes:
-        if node._op != "output" and not pure.has(node):
-            if not writes_in_place(node, tracer.root):
-                return False
-            writing.add(node)
-    return True
 
 
 def writes_in_place(node: Node, root: nn.Module) -> bool:

@@ -40,9 +40,15 @@ _FUNCTIONS = frozenset(
     for home in (torch, functional)
     for name in _NAMES.split()
     if (value := getattr(home, name, None)) is not None
-)
+) | {torch.chunk, torch.split}
 """Functions of a tensor, which comes first, that leave it as many dimensions as it has."""
-_METHODS = frozenset({"contiguous", "relu", "relu_", "sigmoid", "sigmoid_", "softmax", "tanh", "tanh_"})
+_METHODS = frozenset(
+    {"chunk", "split", "contiguous", "relu", "relu_", "sigmoid", "sigmoid_", "softmax", "tanh", "tanh_"}
+)
+_REDUCING = frozenset({"amax", "mean", "sum", torch.amax, torch.mean, torch.sum})
+"""Those that leave as many if they are told to keep them."""
+_SPLITTING = frozenset({"chunk", "split", torch.chunk, torch.split})
+"""Those whose parts have as many; so have they themselves, here."""
 _OF_TWO = frozenset(
     {
         *(operator.add, operator.iadd, operator.imul, operator.isub, operator.itruediv),
@@ -85,16 +91,31 @@ class Ranks:
         ranks = [rank for one in _asked(node) if (rank := self._known[one]) is not None]
         if not ranks or len(ranks) < len(_asked(node)):
             return None
-        if target in _OF_TWO:
+        if target in _OF_TWO or target is torch.cat:
             return max(ranks)
+        if target is operator.getitem:
+            return ranks[0] if _keeps_dimensions(node) else None
         if op == "call_module":
             return ranks[0] if _keeps_rank(fetch_path(self._program, str(target))) else None
+        if target in _REDUCING:
+            return ranks[0] if node._kwargs.get("keepdim") is True else None
         return ranks[0] if target in (_FUNCTIONS if op == "call_function" else _METHODS) else None
 
 
 def _asked(node: Node) -> list[Node]:
     """Return the values that say how many dimensions a node has."""
+    if node._target is torch.cat:
+        parts = node._args[0] if node._args else ()
+        return [one for one in parts if isinstance(one, Node)] if isinstance(parts, (list, tuple)) else []
     return [one for one in node._args[: 2 if node._target in _OF_TWO else 1] if isinstance(one, Node)]
+
+
+def _keeps_dimensions(node: Node) -> bool:
+    """Return whether an index takes a part of what was split, or a range in each dimension."""
+    whole, key = node._args
+    if type(key) is int:
+        return isinstance(whole, Node) and whole._target in _SPLITTING
+    return all(type(one) is slice for one in (key if type(key) is tuple else (key,)))
 
 
 def _keeps_rank(layer: Any) -> bool:

@@ -16,7 +16,7 @@ from torch import nn
 
 from fxplug.capture.kinds import kind_of_node, module_at
 from fxplug.capture.sources import place_in_program
-from fxplug.ir import PURE, Graph, Node, effects
+from fxplug.ir import PURE, Graph, Node, effects, writes
 from fxplug.semantics.checks import CHECKS, check_length
 from fxplug.semantics.internals import assert_function, has_hooks
 from fxplug.semantics.kinds import count_of_results
@@ -89,7 +89,10 @@ class PureCalls:
 
     def __init__(self, root: Module | None, modules: Iterable[Module], paths: Mapping[int, str]) -> None:
         plain = [module for module in modules if not (has_hooks(module) or "forward" in vars(module))]
-        self._layers = {paths[id(layer)] for layer, effect in effects_of_layers(plain) if effect is PURE}
+        found = [(paths[id(layer)], effect) for layer, effect in effects_of_layers(plain)]
+        self._layers = {path for path, effect in found if effect is PURE}
+        self.writing = {path for path, effect in found if effect == writes(0)}
+        """The paths of layers that write to what they are given, and do nothing else."""
         self._quiet: set[int] = set()
         """Ids of targets that were found to be pure whatever they are given: a network calls the same again and
         again."""
@@ -98,6 +101,8 @@ class PureCalls:
     def has(self, node: Node) -> bool:
         """Return whether a node is one of them, or a check."""
         op, target, kwargs = node._op, node._target, node._kwargs
+        if op == "call_module" and target in self.writing:
+            return False
         if target in self._layers if op == "call_module" else not kwargs and id(target) in self._quiet:
             return True
         effect = effects.effect_of(node, self._root)
