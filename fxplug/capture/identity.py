@@ -29,6 +29,7 @@ __all__ = [
     "is_result_returned",
     "names_operators",
     "pairs_in",
+    "parameters_of",
     "test_of_result",
     "tests_in",
 ]
@@ -94,7 +95,7 @@ _SKIPPED = frozenset({"CACHE", "COPY", "DUP_TOP", "EXTENDED_ARG", "NOP", "NOT_TA
 
 def tests_in(code: CodeType) -> dict[str, Test]:
     """Return which parameters are compared by identity, in the function itself or in one inside of it."""
-    parameters = _parameters_of(code)
+    parameters = parameters_of(code)
     if not parameters:
         return {}
     found = _tests_of(code, {name: (name, True) for name in parameters})
@@ -111,7 +112,8 @@ def tests_in(code: CodeType) -> dict[str, Test]:
     return found
 
 
-def _parameters_of(code: CodeType) -> frozenset[str]:
+def parameters_of(code: CodeType) -> frozenset[str]:
+    """Return the names of the parameters of a function, those behind stars among them."""
     count = code.co_argcount + code.co_kwonlyargcount
     count += sum(bool(code.co_flags & flag) for flag in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS))
     return frozenset(code.co_varnames[:count])
@@ -424,7 +426,7 @@ def _is_test_for_none(entries: list[tuple[dis.Instruction, int]], at: int, index
 
 def pairs_in(code: CodeType) -> tuple[Pair, ...]:
     """Return the comparisons of parameters with anything but constants, also those in functions inside."""
-    parameters = _parameters_of(code)
+    parameters = parameters_of(code)
     if not parameters:
         return ()
     found = _pairs_of(code, {name: (name, True) for name in parameters})

@@ -11,6 +11,7 @@ import dis
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fxplug.capture.bytecode import read_once
+from fxplug.capture.identity import parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,26 +54,49 @@ def conditions_in(code: CodeType) -> tuple[Condition, ...]:
     if not code.co_argcount:
         return ()
     own = code.co_varnames[0]
-    entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _SKIPPED]
+    entries, targets = _entries(code)
     if any(
-        entry.opname.startswith(("STORE_FAST", "DELETE_FAST")) and _names(entry, own) for entry in entries
+        entry.opname.startswith(("STORE_FAST", "DELETE_FAST")) and own in _variables(entry)
+        for entry in entries
     ):
         return ()
-    return tuple(_conditions(entries, own, _variables_in(entries, own)))
+    variables = _variables_in(entries, targets, own)
+    for name in parameters_of(code):  # The caller has stored something there.
+        variables.pop(name, None)
+    return tuple(_conditions(entries, targets, own, variables))
 
 
-def _variables_in(entries: list[dis.Instruction], own: str) -> dict[str, tuple[str, Any]]:
-    """Return the variables that hold ``getattr(self, "name", default)``, and nothing else: the name and the default."""
+def _entries(code: CodeType) -> tuple[list[dis.Instruction], set[int]]:
+    """Return the instructions that do something, and the offsets of those that are reached from elsewhere, too."""
+    entries: list[dis.Instruction] = []
+    targets: set[int] = set()
+    is_target = False
+    for entry in dis.get_instructions(code):
+        is_target |= entry.is_jump_target
+        if entry.opname not in _SKIPPED:
+            entries.append(entry)
+            if is_target:
+                targets.add(entry.offset)
+            is_target = False
+    return entries, targets
+
+
+def _variables(entry: dis.Instruction) -> tuple[str, ...]:
+    return entry.argval if isinstance(entry.argval, tuple) else (entry.argval,)
+
+
+def _variables_in(entries: list[dis.Instruction], targets: set[int], own: str) -> dict[str, tuple[str, Any]]:
+    """Return the variables in which code stores ``getattr(self, "name", default)`` alone: the name and the default."""
     found: dict[str, tuple[str, Any]] = {}
     stored: list[str] = []
     for index, entry in enumerate(entries):
         if not entry.opname.startswith(("STORE_FAST", "DELETE_FAST")):
             continue
-        names = entry.argval if isinstance(entry.argval, tuple) else (entry.argval,)
+        names = _variables(entry)
         stored += names
         window = entries[max(index - len(_OPTIONAL), 0) : index]
-        is_read = [one.opname for one in window] in _OPTIONAL_READS and not any(
-            one.is_jump_target for one in (*window[1:], entry)
+        is_read = [one.opname for one in window] in _OPTIONAL_READS and targets.isdisjoint(
+            one.offset for one in (*window[1:], entry)
         )
         if is_read and window[0].argval == "getattr" and window[1].argval == own and window[4].arg == _GIVEN:
             found[names[0]] = str(window[2].argval), window[3].argval
@@ -85,21 +109,17 @@ _GIVEN = 3
 """How many arguments ``getattr`` is given."""
 
 
-def _names(entry: dis.Instruction, variable: str) -> bool:
-    return variable in (entry.argval if isinstance(entry.argval, tuple) else (entry.argval,))
-
-
 def _conditions(
-    entries: list[dis.Instruction], own: str, variables: dict[str, tuple[str, Any]]
+    entries: list[dis.Instruction], targets: set[int], own: str, variables: dict[str, tuple[str, Any]]
 ) -> Iterator[Condition]:
     for index, entry in enumerate(entries):
         form = _JUMPS.get(entry.opname.replace("_FORWARD", "").replace("_BACKWARD", ""))
-        if form is None or entry.is_jump_target:
+        if form is None or entry.offset in targets:
             continue
-        names = _read_before(entries, index, own)
+        names = _read_before(entries, targets, index, own)
         if names is not None:
             yield Condition(entry.offset, names, is_call=False, for_none=form[0], jumps_if=form[1])
-        elif not form[0] and (names := _called_before(entries, index)) is not None:
+        elif not form[0] and (names := _called_before(entries, targets, index)) is not None:
             yield Condition(entry.offset, names, is_call=True, for_none=False, jumps_if=form[1])
         elif index and entries[index - 1].opname == "LOAD_FAST" and entries[index - 1].argval in variables:
             name, default = variables[entries[index - 1].argval]
@@ -115,24 +135,26 @@ _JUMPS = {
 """Instruction -> whether it asks for None, and with which answer it jumps."""
 
 
-def _read_before(entries: list[dis.Instruction], index: int, own: str) -> tuple[str, ...] | None:
+def _read_before(
+    entries: list[dis.Instruction], targets: set[int], index: int, own: str
+) -> tuple[str, ...] | None:
     """Return the name of the attribute of the object that was read right before an instruction, if nothing else was."""
     if index < _OF_ATTRIBUTE:
         return None
     loaded, read = entries[index - _OF_ATTRIBUTE : index]
-    is_read = read.opname == "LOAD_ATTR" and not read.is_jump_target
+    is_read = read.opname == "LOAD_ATTR" and read.offset not in targets
     is_own = loaded.opname in {"LOAD_FAST", "LOAD_FAST_BORROW"} and loaded.argval == own
     return (str(read.argval),) if is_read and is_own else None
 
 
-def _called_before(entries: list[dis.Instruction], index: int) -> tuple[str, ...] | None:
+def _called_before(entries: list[dis.Instruction], targets: set[int], index: int) -> tuple[str, ...] | None:
     """Return the names of the function that was called without arguments right before an instruction."""
     call = entries[index - 1]
     if index == 0 or call.arg != 0 or call.opname not in {"CALL", "CALL_FUNCTION", "CALL_METHOD"}:
         return None
     names: list[str] = []
     for entry in reversed(entries[: index - 1]):
-        if call.is_jump_target or entry.opname not in {*_READS, "LOAD_GLOBAL"}:
+        if call.offset in targets or entry.opname not in {*_READS, "LOAD_GLOBAL"}:
             return None
         names.append(str(entry.argval))
         if entry.opname == "LOAD_GLOBAL":

@@ -204,7 +204,7 @@ class _Reader:
         if entry.is_jump_target and top:
             # Something else may be there when the code comes from elsewhere.
             self._note_use(is_used=True)
-            return top != "self" and self._follow(entry, "")
+            return top != "self" and top not in self._ways and self._follow(entry, "")
         if name in _WITHOUT_EFFECT:
             return True
         if top == "self" and name not in {"LOAD_ATTR", "LOAD_METHOD"}:

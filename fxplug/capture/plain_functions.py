@@ -70,7 +70,7 @@ class PlainProgram(NamedTuple):
     parts: list[PlainPart]
     """These functions."""
     asks_for_training: frozenset[type]
-    """Those classes of modules of which these name ``training``."""
+    """Those classes of modules of which these read ``training``, of their own module: they can read no other's."""
 
     @property
     def asking(self) -> list[dict[str, Any]]:
@@ -125,7 +125,7 @@ def plain_program(
                 return None
             known[layout] = parts
             found += parts
-            if any("training" in part.code.co_names for part in parts):
+            if any("training" in part.values or "training" in part.code.co_names for part in parts):
                 asking.add(kind)
     except KeyError:  # A module lacks a table that every module has.
         return None

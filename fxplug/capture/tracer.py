@@ -597,7 +597,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     def _settle_flags(self, root: nn.Module, plain: PlainProgram) -> None:
         """Let the graph know what the flags were that a program has read which nobody has listened to."""
         if type(root) in plain.asks_for_training:
-            self._surroundings.note_flags("", root)
+            self._surroundings.note_flag_at("", "", root)
         self.graph.state_guards = self._surroundings.finish(root)
         if self._surroundings.asks_for_training:
             self.graph.captured_training = root.training
@@ -1126,7 +1126,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             if path is None or is_layer_of_torch(type(m)):
                 raise MissedProgramError
             if self._plain is not None and type(m) in self._plain.asks_for_training:
-                self._surroundings.note_flags(path, m)
+                self._surroundings.note_flag_at("", path, m)
         elif path is None:
             self._surroundings.note_outside(m)
             path = f"<{type(m).__name__}>"

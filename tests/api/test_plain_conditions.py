@@ -114,6 +114,49 @@ def test_flags_of_training_are_guarded_as_where_it_is_listened_to(plainly):
         captured(X)
 
 
+def in_the_root(self, x):
+    return self.blocks(x) * 2 if self.training else self.blocks(x)
+
+
+def by_getattr(self, x):
+    return self.blocks(x) * 2 if getattr(self, "training", False) else self.blocks(x)
+
+
+def as_a_number(self, x):
+    return self.blocks(x) * getattr(self, "training", 2)
+
+
+class Parent(Net):
+    def forward(self, x):
+        return self.helped(x) * 3 if self.training else self.helped(x)
+
+    def helped(self, x):
+        return self.blocks(x) + 5 if self.training else self.blocks(x)
+
+
+class Child(Parent):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+    def helped(self, x):
+        return super().helped(x) - 1
+
+
+@pytest.mark.parametrize("forward", [in_the_root, by_getattr, as_a_number, Child.forward])
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("mode", ["symbolic", "value"])
+def test_the_flag_of_a_module_is_known_however_it_is_read(forward, depth, mode, plainly):
+    kind = Child if forward is Child.forward else type("Net", (Net,), {"forward": forward})
+    net = kind(nn.Linear(4, 4)).eval()
+    net = net if not depth else nn.Sequential(net, nn.Linear(4, 4)).eval()
+    captured = fxplug.symbolic_trace(net) if mode == "symbolic" else fxplug.trace(net, (X,), check=False)
+    assert None not in plainly
+    torch.testing.assert_close(captured(X), net(X))
+    captured.train()
+    with pytest.raises(fxplug.GuardError, match="training"):
+        captured(X)
+
+
 def test_symbolic_traces_know_the_flags_too():
     net = Net(Block(), Block(momentum=3)).eval()
     with pytest.MonkeyPatch.context() as patch:
@@ -193,6 +236,18 @@ def to_a_result_by_methods(self, x):
     return self.layer(x).mul_(self.scale).sub_(1).sigmoid_()
 
 
+def to_an_out(self, x):
+    y = self.layer(x) * self.scale
+    torch.add(x, 1, out=y)
+    return y
+
+
+def to_a_result_that_is_resized(self, x):
+    y = self.layer(x) * self.scale
+    torch.resize_as_(y, x[:1])
+    return y
+
+
 def to_an_input(self, x):
     x.mul_(2)
     return self.layer(x) * self.scale if x.ndim == 2 else x
@@ -233,12 +288,19 @@ def weights_of(module):
 @pytest.mark.parametrize(
     ("write", "is_plain"),
     [
-        *((to_a_result, True), (to_a_result_by_methods, True), (to_an_input, True), (to_a_weight, False)),
+        *(
+            (to_a_result, True),
+            (to_a_result_by_methods, True),
+            (to_an_input, True),
+            (to_a_weight, False),
+            (to_an_out, False),
+        ),
         *(
             (to_a_weight_by_a_layer, False),
             (to_a_weight_and_asks, False),
             (to_a_weight_behind_a_question, False),
             (to_a_weight_by_a_layer_and_asks, False),
+            (to_a_result_that_is_resized, False),
         ),
     ],
 )

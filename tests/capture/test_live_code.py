@@ -131,9 +131,47 @@ def stores_it_twice(self, x):
     return x
 
 
+def stores_it_in_a_parameter(self, x, held=None):
+    if x.ndim > 1:
+        held = getattr(self, "held", None)
+    if held is not None:
+        x = x.cos()
+    return x
+
+
+def stores_it_in_one_by_name(self, x, *, held=None):
+    if held is not None:
+        x = x.cos()
+    held = getattr(self, "held", None)
+    return x
+
+
+def stores_it_behind_stars(self, x, *held):
+    if x.ndim > 1:
+        held = getattr(self, "held", None)
+    return x if held is None else x.cos()
+
+
+def asks_one_of_two(self, x):
+    return x.sin() if (x if x.ndim > 1 else self).flag else x
+
+
+def calls_one_of_two(self, x):
+    return x.sin() if (x.is_cuda if x.ndim > 1 else torch.jit.is_scripting)() else x
+
+
 @pytest.mark.parametrize(
     "function",
-    [stores_another_self, asks_what_was_called, asks_what_is_computed, stores_it_twice],
+    [
+        *(
+            asks_one_of_two,
+            asks_what_is_computed,
+            asks_what_was_called,
+            calls_one_of_two,
+            stores_another_self,
+        ),
+        *(stores_it_behind_stars, stores_it_in_a_parameter, stores_it_in_one_by_name, stores_it_twice),
+    ],
 )
 def test_other_conditions_are_left_alone(function):
     assert conditions_in(function.__code__) == ()
@@ -173,6 +211,14 @@ def unplain_where_it_has_one(self, x):
     return self.layer(x)
 
 
+def returns_what_it_has(self, x):
+    return self.layer(x), getattr(self, "held", None)
+
+
+def returns_what_it_holds(self, x):
+    return self.layer(x), self.held
+
+
 def is_plain(forward, **attributes):
     net = type("Net", (Net,), {"forward": forward})(**attributes)
     return plain_parts(type(net).forward, net, own_code, with_methods=True) is not None
@@ -195,6 +241,27 @@ def test_what_a_module_has_not_decides():
     assert is_plain(unplain_where_it_has_one, flag=None)
     assert not is_plain(unplain_where_it_has_one, flag=nn.Linear(4, 4))
     assert not is_plain(unplain_where_it_has_one, flag=1)
+
+
+@pytest.mark.parametrize("forward", [returns_what_it_has, returns_what_it_holds])
+def test_what_is_handed_on_is_a_constant(forward):
+    for held in (None, 1, "text", (1, (2.0, None)), torch.Size((1, 2)), nn.Parameter(torch.zeros(()))):
+        assert is_plain(forward, held=held)
+    for held in ([1], (1, [2]), (object(),), object(), nn.Linear(4, 4), torch.zeros(())):
+        assert not is_plain(forward, held=held)
+    assert is_plain(returns_what_it_has)
+    assert not is_plain(returns_what_it_holds)
+
+
+def test_what_a_module_holds_stands_before_what_its_class_holds():
+    for flag in (False, True):
+        kind = type("Net", (Net,), {"forward": unplain_behind_a_flag, "flag": not flag})
+        net = kind(flag=flag)
+        assert (plain_parts(kind.forward, net, own_code, with_methods=True) is not None) is not flag
+        assert (plain_parts(kind.forward, kind(), own_code, with_methods=True) is not None) is flag
+    kind = type("Net", (Net,), {"forward": returns_what_it_holds, "held": 1})
+    assert plain_parts(kind.forward, kind(), own_code, with_methods=True) is not None
+    assert plain_parts(kind.forward, kind(held=[1]), own_code, with_methods=True) is None
 
 
 def test_each_module_decides_for_itself():
