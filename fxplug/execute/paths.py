@@ -38,13 +38,14 @@ def fetch_path(root: Any, path: str, *, reader: str | None = None) -> Any:
     holder = root
     walked: list[str] = []
     for part in path.split("."):
-        if not hasattr(holder, part):
+        try:  # Asking a module first whether it has an attribute takes as long as to read it.
+            holder = getattr(holder, part)
+        except AttributeError:
             who = f"Node {reader!r} refers to" if reader else "Cannot read"
             raise GraphError(
                 f"{who} {path!r}, but {'.'.join(walked) or 'the root'} ({type(holder).__name__}) has no "
                 f"attribute {part!r}. Add it to the module, or change the target."
-            )
-        holder = getattr(holder, part)
+            ) from None
         walked.append(part)
     return holder
 
