@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fxplug.analyze.isolation import SavedTensors
 from fxplug.api.plain_judging import writes_in_place
 from fxplug.api.plain_ranks import Ranks
-from fxplug.api.plain_run import BegunRun, compute
+from fxplug.api.plain_run import BegunRun, Checks, compute
 from fxplug.capture.calls import unheard
 from fxplug.capture.examples.asking import INSIDE
 from fxplug.capture.examples.guarding import expression, guard_at
@@ -61,6 +61,9 @@ class PlainAnswers:
         """What has run, if anything was asked."""
         self.writing: set[Node] = set()
         """Those of the nodes in it that write to their first argument."""
+        self.told: dict[Node, Any] = {}
+        """Those of which the value was told without a run, and the value."""
+        self.checks = Checks(program, self.writing, self.told)
         self.has_checks = False
         """Whether any answer is checked in the graph."""
         self._program = program
@@ -104,7 +107,10 @@ class PlainAnswers:
         if self.writing and not (is_at_entry or all(map(_is_of_dimensions, reads))):
             raise MissedProgramError  # What is checked in the graph must not stand behind a write.
         value = self._known_value(tracer, node)
-        value = self._value_of(tracer, node) if value is None else value
+        if value is None:
+            value = self._value_of(tracer, node)
+        else:
+            self.told[node] = value
         if type(value) not in _NUMBERS:
             return None
         tracer.has_checks = True  # It is to be known then whether anything was written.
@@ -129,7 +135,7 @@ class PlainAnswers:
                 self._left.callback(SavedTensors(self._args).restore)
                 calls = tracer.layer_calls
                 calls = [] if calls is None else calls
-                self.run = BegunRun(self._program, tracer.graph, self._args, calls, self.writing)
+                self.run = BegunRun(tracer.graph, self._args, calls, self.checks)
             return self.run.value_of(node)
 
     def _known_value(self, tracer: Tracer, node: Node) -> Any:

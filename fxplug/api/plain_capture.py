@@ -20,7 +20,7 @@ from torch.nn import functional
 from fxplug.analyze.isolation import SavedTensors
 from fxplug.api.plain_answers import PlainAnswers
 from fxplug.api.plain_judging import checks_of_counts, do_more, first_asked, settle_checks
-from fxplug.api.plain_run import Writes, run_plainly
+from fxplug.api.plain_run import run_plainly
 from fxplug.capture import Tracer
 from fxplug.capture.examples.guarding import guards_of_inputs
 from fxplug.capture.examples.learning import LAYERS, learn
@@ -157,14 +157,14 @@ def _run(
 
     Those of a run that has begun are put back by who has begun it.
     """
-    writing = Writes(program, answers.writing) if answers.writing else None
+    checks = answers.checks if answers.writing or answers.told else None
     if answers.run is not None:
-        run_plainly(program, nodes, args, calls, answers.run, writing)
+        run_plainly(program, nodes, args, calls, answers.run, checks)
         return
     saved = SavedTensors(args if _may_write_to_inputs(nodes[: len(args)], calls) else ())
     with kept_random_state() if any(map(_may_draw, nodes)) else nullcontext():
         try:
-            run_plainly(program, nodes, args, calls, None, writing)
+            run_plainly(program, nodes, args, calls, None, checks)
         finally:
             saved.restore()
 

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Ranks"]
 
+_OF_MATRICES = 2
 _LAYERS = tuple(
     f"torch.nn.modules.{name}"
     for name in ("activation", "batchnorm", "conv", "dropout", "instancenorm", "normalization", "pooling")
 )
-_OTHER_LAYERS = frozenset({nn.Identity, nn.Linear})
 _CHANGING = frozenset({nn.MultiheadAttention})
 _NAMES = (
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d avg_pool1d avg_pool2d avg_pool3d batch_norm "
     "conv1d conv2d conv3d dropout gelu group_norm hardsigmoid hardswish hardtanh instance_norm layer_norm leaky_relu "
-    "linear mish relu relu6 sigmoid silu softmax tanh"
+    "mish relu relu6 sigmoid silu softmax tanh"
 )
 _FUNCTIONS = frozenset(
     value
@@ -61,6 +61,8 @@ _OF_TWO = frozenset(
 
 class Ranks:
     """Tells how many dimensions values have, where that is known without a run.
+
+    What is told so is compared with what is found when the program runs (see `fxplug.api.plain_run.Checks`).
 
     Args:
         program: Has the layers.
@@ -92,7 +94,8 @@ class Ranks:
         if not ranks or len(ranks) < len(_asked(node)):
             return None
         if target in _OF_TWO or target is torch.cat:
-            return max(ranks)
+            # Others may be given by name.
+            return max(ranks) if set(node.all_input_nodes) <= set(_asked(node)) else None
         if target is operator.getitem:
             return ranks[0] if _keeps_dimensions(node) else None
         if op == "call_module":
@@ -121,7 +124,9 @@ def _keeps_dimensions(node: Node) -> bool:
 def _keeps_rank(layer: Any) -> bool:
     """Return whether a layer of torch returns a tensor that has as many dimensions as the one that it is given."""
     kind = type(layer)
-    if kind in _OTHER_LAYERS:
+    if kind is nn.Linear:
+        return layer.weight.dim() == _OF_MATRICES
+    if kind is nn.Identity:
         return True
     is_one = str(kind.__module__) in _LAYERS and kind not in _CHANGING
     return is_one and not getattr(layer, "return_indices", False)

@@ -28,34 +28,39 @@ if TYPE_CHECKING:
     from fxplug.capture.layer_records import LayerCall
     from fxplug.ir import Graph
 
-__all__ = ["BegunRun", "Writes", "compute", "run_plainly"]
+__all__ = ["BegunRun", "Checks", "compute", "run_plainly"]
 
 
-class Writes:
-    """Sees to it that what is written to is no weight: the program could not be run once more.
+class Checks:
+    """Looks at what a run does, where a trace has taken it for something.
+
+    What is written to must be no weight, since the program could not be run once more, and answers that were told
+    without a run must be those of the run.
 
     Args:
         root: Has the weights.
-        nodes: Those that write to their first argument.
+        writing: Those nodes that write to their first argument.
+        told: Node -> what was told of its value.
     """
 
-    def __init__(self, root: nn.Module, nodes: Collection[Node]) -> None:
-        self.nodes = nodes
+    def __init__(self, root: nn.Module, writing: Collection[Node], told: Mapping[Node, Any]) -> None:
+        self.writing = writing
+        self._told = told
         self._root = root
         self._kept: frozenset[Any] | None = None
 
-    def check(self, value: Any) -> None:
-        """Look at what is about to be written to.
+    def compute(self, node: Node, values: Mapping[Node, Any]) -> Any:
+        """Return the value of a node that is no input, from those that it uses.
 
         Raises:
-            MissedProgramError: It is no tensor, or has the memory of a weight.
+            MissedProgramError: It writes to a weight, or has another value than it was told to have.
         """
-        if self._kept is None:
-            tables = (table for module in self._root.modules() for table in own_tables(module)[:2])
-            tensors = (tensor for table in tables for tensor in table.values() if tensor is not None)
-            self._kept = frozenset(storage_of(tensor) for tensor in tensors)
-        if type(value) is not torch.Tensor or storage_of(value) in self._kept:
+        if node in self.writing:
+            self._check_write(values[node.all_input_nodes[0]])
+        value = compute(node, values, self._root)
+        if node in self._told and value != self._told[node]:
             raise MissedProgramError
+        return value
 
     def check_layer(self, first: Node, last: Node, value: Any) -> None:
         """Look at what a layer is about to be called with, which records the nodes from one to another.
@@ -63,11 +68,19 @@ class Writes:
         Raises:
             MissedProgramError: It writes to a weight.
         """
-        while first not in self.nodes:
+        while first not in self.writing:
             if first is last:
                 return
             first = first._next
-        self.check(value)
+        self._check_write(value)
+
+    def _check_write(self, value: Any) -> None:
+        if self._kept is None:
+            tables = (table for module in self._root.modules() for table in own_tables(module)[:2])
+            tensors = (tensor for table in tables for tensor in table.values() if tensor is not None)
+            self._kept = frozenset(storage_of(tensor) for tensor in tensors)
+        if type(value) is not torch.Tensor or storage_of(value) in self._kept:
+            raise MissedProgramError
 
 
 class BegunRun:
@@ -76,11 +89,10 @@ class BegunRun:
     What it may still use is not known, so no value ends. There are bounds to that.
 
     Args:
-        root: What the paths in the nodes refer to.
         graph: What was recorded; the trace adds nodes.
         args: One value for each placeholder.
         calls: The calls of layers, in order; the trace adds others.
-        writing: Those among the nodes that write to their first argument; others are added.
+        checks: What is looked at.
     """
 
     most = 64 * 2**20
@@ -88,11 +100,10 @@ class BegunRun:
 
     def __init__(
         self,
-        root: nn.Module,
         graph: Graph,
         args: Iterable[Any],
         calls: Sequence[LayerCall],
-        writing: Collection[Node],
+        checks: Checks,
     ) -> None:
         self.values: dict[Node, Any] = {}
         """The value of each node that has run, but for the inside of layers."""
@@ -102,8 +113,7 @@ class BegunRun:
         """The last node that has run, or what stands in front of the first one."""
         self.count = 0
         """How many of the calls have run."""
-        self._writes = Writes(root, writing)
-        self._root = root
+        self._checks = checks
         self._calls = calls
         self._bytes = 0
 
@@ -114,22 +124,20 @@ class BegunRun:
             Exception: What the program raises.
             MissedProgramError: The values take more memory than they may, or something is written to what is kept.
         """
-        values, calls, root, writes = self.values, self._calls, self._root, self._writes
+        values, calls, checks = self.values, self._calls, self._checks
         at = self.last._next
         begin = calls[self.count][2] if self.count < len(calls) else None
         while node not in values:
             if at is begin:
                 layer, given, first, at, result = calls[self.count]
-                if writes.nodes:
-                    writes.check_layer(first, at, values[given])
+                if checks.writing:
+                    checks.check_layer(first, at, values[given])
                 value = layer.forward(values[given])
                 self.count += 1
                 begin = calls[self.count][2] if self.count < len(calls) else None
             else:
                 op, result = at._op, at
-                if at in writes.nodes:
-                    writes.check(values[at.all_input_nodes[0]])
-                value = next(self.inputs) if op == "placeholder" else compute(at, values, root)
+                value = next(self.inputs) if op == "placeholder" else checks.compute(at, values)
             values[result] = value
             if value.__class__ is torch.Tensor and result._op != "placeholder":
                 self._bytes += value.nbytes
@@ -145,7 +153,7 @@ def run_plainly(
     args: Sequence[Any],
     calls: Sequence[LayerCall],
     begun: BegunRun | None = None,
-    writes: Writes | None = None,
+    checks: Checks | None = None,
 ) -> None:
     """Run a program for the errors that it may raise; each value ends with its last use.
 
@@ -155,10 +163,10 @@ def run_plainly(
         args: One value for each placeholder.
         calls: The calls of layers among the nodes, in order.
         begun: What of it has run.
-        writes: What among the nodes writes to values that must not be weights.
+        checks: What is looked at.
 
     Raises:
-        MissedProgramError: Something writes to a weight.
+        MissedProgramError: The checks have found something.
         Exception: What the program raises. Nodes that no trace has recorded so raise errors, too.
     """
     inputs, waiting, values, node = iter(args), iter(calls), dict[Node, Any](), nodes[0]
@@ -172,8 +180,8 @@ def run_plainly(
     layer, given, first, last, result = next(waiting, _NO_CALL)
     while (op := node._op) != "output":
         if node is first:
-            if writes is not None:
-                writes.check_layer(first, last, values[given])
+            if checks is not None:
+                checks.check_layer(first, last, values[given])
             value = layer.forward(values[given])
             # A value that has one user, as most have, has this one.
             if given._users.__class__ is not dict or _end_within(given, first, last):
@@ -187,9 +195,7 @@ def run_plainly(
         if op == "placeholder":
             values[node] = next(inputs)
         else:
-            if writes is not None and node in writes.nodes:
-                writes.check(values[node.all_input_nodes[0]])
-            value = compute(node, values, root)
+            value = compute(node, values, root) if checks is None else checks.compute(node, values)
             _end_with(node, values)
             if node._users is not None:
                 values[node] = value

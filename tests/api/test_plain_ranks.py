@@ -136,3 +136,76 @@ def test_a_long_chain_is_followed():
     captured = fxplug.symbolic_trace(nn.Sequential(*(nn.ReLU() for _ in range(3000))))
     nodes = list(captured.graph.nodes)
     assert Ranks(captured, {nodes[0]: ROWS}).of(nodes[-2]) == 2
+
+
+# -- in programs
+
+
+@pytest.fixture
+def plainly(monkeypatch):
+    """What the captures of a test have become without being listened to: None for those that had to be."""
+    from fxplug.api import capturing
+
+    found, capture = [], capturing.capture_plainly
+    monkeypatch.setattr(capturing, "capture_plainly", lambda *args: found.append(capture(*args)) or found[-1])
+    return found
+
+
+def adds_by_name(self, x, y):
+    h = torch.add(x, other=y)
+    return h * 2 if h.ndim == 2 else h + 1
+
+
+def multiplies_by_name(self, x, y):
+    h = x.mul(other=y)
+    return h * 2 if h.dim() == 2 and x.shape[0] == 3 else h + 1
+
+
+def multiplies_with_a_vector(self, x, y):
+    h = F.linear(y, x)
+    return h * 2 if h.ndim == 2 else h + 1
+
+
+def calls_a_layer_with_a_vector(self, x, y):
+    h = self.layer(y)
+    return h * 2 if h.ndim == 2 else h + x[0]
+
+
+def computes_with_both(self, x, y):
+    h = torch.add(x, y).relu()
+    return h * 2 if h.ndim == 2 else h + 1
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1, bias=False)
+        self.layer.weight = nn.Parameter(torch.randn(3))
+
+
+ASKING = [
+    *(
+        adds_by_name,
+        calls_a_layer_with_a_vector,
+        computes_with_both,
+        multiplies_by_name,
+        multiplies_with_a_vector,
+    ),
+]
+
+
+@pytest.mark.parametrize("forward", ASKING)
+def test_programs_go_the_way_that_they_go_themselves(forward):
+    net, given = type("Net", (Net,), {"forward": forward})().eval(), (torch.randn(3), torch.randn(2, 3))
+    torch.testing.assert_close(fxplug.trace(net, given, check=False)(*given), net(*given))
+
+
+def test_what_was_told_wrongly_is_found_out_where_the_program_runs(plainly, monkeypatch):
+    net, given = (
+        type("Net", (Net,), {"forward": computes_with_both})().eval(),
+        (torch.randn(3), torch.randn(2, 3)),
+    )
+    assert fxplug.trace(net, given, check=False) is plainly[0]
+    monkeypatch.setattr(Ranks, "of", lambda self, node: 1)
+    torch.testing.assert_close(fxplug.trace(net, given, check=False)(*given), net(*given))
+    assert plainly[1] is None
