@@ -270,6 +270,19 @@ def to_a_weight_and_asks(self, x):
     return self.layer(x) * self.scale if x.ndim == 2 else x
 
 
+def to_a_weight_and_asks_of_what_is_computed(self, x):
+    y = self.scale.view(2, 2)
+    y += 1
+    z = x.unsqueeze(0).squeeze(0)
+    return self.layer(z) * self.scale if z.ndim == 2 else x
+
+
+def to_a_weight_by_a_layer_and_asks_of_what_is_computed(self, x):
+    y = self.act(self.scale.view(1, -1))
+    z = x.unsqueeze(0).squeeze(0)
+    return self.layer(z) * self.scale + y if z.ndim == 2 else x
+
+
 def to_a_weight_by_a_layer_and_asks(self, x):
     y = self.act(self.scale.view(1, -1))
     return self.layer(x) * self.scale + y if x.ndim == 2 else x
@@ -300,6 +313,8 @@ def weights_of(module):
             (to_a_weight_and_asks, False),
             (to_a_weight_behind_a_question, False),
             (to_a_weight_by_a_layer_and_asks, False),
+            (to_a_weight_and_asks_of_what_is_computed, False),
+            (to_a_weight_by_a_layer_and_asks_of_what_is_computed, False),
             (to_a_result_that_is_resized, False),
         ),
     ],
