@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.analyze.isolation import SavedTensors
 from fxplug.api.plain_judging import writes_in_place
-from fxplug.api.plain_ranks import Ranks
+from fxplug.api.plain_ranks import Devices, Dtypes, Ranks
 from fxplug.api.plain_run import BegunRun, Checks, compute
 from fxplug.capture.calls import unheard
 from fxplug.capture.examples.asking import INSIDE
 from fxplug.capture.examples.guarding import expression, guard_at
 from fxplug.capture.plain_functions import MissedProgramError
-from fxplug.capture.unpacking import PureCalls
 from fxplug.ir import Node
 from fxplug.ir.guards import Guard
 from fxplug.ir.node import ERASED
-from fxplug.semantics.checks import check_true
+from fxplug.semantics.checks import check_equal, check_true, same_value
 from fxplug.semantics.random_state import kept_random_state
 
 if TYPE_CHECKING:
@@ -63,17 +62,19 @@ class PlainAnswers:
         """Those of the nodes in it that write to their first argument."""
         self.told: dict[Node, Any] = {}
         """Those of which the value was told without a run, and the value."""
-        self.checks = Checks(program, self.writing, self.told)
+        self.checks = Checks(program, args, self.writing, self.told)
         self.has_checks = False
         """Whether any answer is checked in the graph."""
         self._program = program
         self._args = args
         self._left = ExitStack()
         self._known: set[Any] = set()
-        self._pure: PureCalls | None = None
         self._last: Node | None = None
         """The last node of which it is known whether it writes."""
         self._ranks: Ranks | None = None
+        self._telling: dict[str, Dtypes | Devices] | None = None
+        self.constant: set[Node] = set()
+        """Reads of attributes that are constants of what is captured, and are guarded."""
         self._given: dict[Node, torch.Tensor] = {}
         self._places: dict[Any, Guard] = {}
 
@@ -84,12 +85,12 @@ class PlainAnswers:
         Args:
             tracer: Is about to trace the program.
         """
-        tracer._answer = partial(self._answer, tracer)
+        tracer._answer, tracer._tell = partial(self._answer, tracer), partial(self._tell, tracer)
         try:
             with self._left:
                 yield
         finally:
-            tracer._answer = self.run = None
+            tracer._answer = tracer._tell = self.run = None
 
     def settle(self, graph: Graph) -> None:
         """Take away from a graph what can be answered from the inputs."""
@@ -104,8 +105,6 @@ class PlainAnswers:
         self.note_writes(tracer)
         sources = [cast("Node", read._args[0]) for read in reads]
         is_at_entry = all(source._op == "placeholder" for source in sources)
-        if self.writing and not (is_at_entry or all(map(_is_of_dimensions, reads))):
-            raise MissedProgramError  # What is checked in the graph must not stand behind a write.
         value = self._known_value(tracer, node)
         if value is None:
             value = self._value_of(tracer, node)
@@ -127,6 +126,35 @@ class PlainAnswers:
             self._check(tracer, predicate)
         return value
 
+    def _tell(self, tracer: Tracer, node: Node, name: str) -> Any:
+        """Return the dtype or the device of a value, which is a constant of what is captured, and guard that."""
+        self.note_writes(tracer)
+        given = self._inputs(tracer)
+        with unheard():
+            if self._telling is None:
+                self._telling = {"dtype": Dtypes(self._program, given), "device": Devices(self._program, given)}
+            value = self._telling[name].of(node)
+            is_told = value is not None
+            if not is_told:
+                value = getattr(self._value_of(tracer, node), name)
+        read = tracer.create_node("call_function", getattr, (node, name), {})
+        self.constant.add(read)
+        if is_told:
+            self.told[read] = value
+        if node in given:
+            self._guard_at_entry(tracer.create_node("call_function", same_value, (read, value), {}))
+            return value
+        tracer.has_checks = self.has_checks = True
+        guard = self._guard(read, f"{expression(read, INSIDE)} == {value}")
+        tracer.create_node("call_function", check_equal, (read, value, str(guard)), {})
+        return value
+
+    def _inputs(self, tracer: Tracer) -> dict[Node, torch.Tensor]:
+        """Return the placeholders and their examples."""
+        if not self._given:
+            self._given = dict(zip(tracer.graph.nodes, self._args, strict=False))
+        return self._given
+
     def _value_of(self, tracer: Tracer, node: Node) -> Any:
         """Return the value of a node, in a run of what was recorded so far."""
         with unheard():
@@ -142,8 +170,7 @@ class PlainAnswers:
         """Return a number that hangs on inputs, and on how many dimensions values have, alone; None for others."""
         with unheard():
             if self._ranks is None:
-                self._given = dict(zip(tracer.graph.nodes, self._args, strict=False))
-                self._ranks = Ranks(self._program, self._given)
+                self._ranks = Ranks(self._program, self._inputs(tracer))
             return self._known_number(node, self._ranks, {})
 
     def _known_number(self, node: Node, ranks: Ranks, known: dict[Node, Any]) -> Any:
@@ -162,8 +189,12 @@ class PlainAnswers:
         return value
 
     def judge_writes(self, tracer: Tracer, reads_weights: bool) -> None:  # noqa: FBT001 - what is called so has one name
-        """Take note of what writes, and refuse it, in a program that reads weights by itself (see `note_writes`)."""
-        if reads_weights and tracer.has_written:
+        """Take note of what writes, and refuse some of it (see `note_writes`).
+
+        So it is in a program that reads weights by itself, and in one that checks something: behind a write to an input
+        the program cannot be run instead, if a check fails.
+        """
+        if tracer.has_written and (reads_weights or tracer.has_checks):
             self.note_writes(tracer)
 
     def note_writes(self, tracer: Tracer) -> None:
@@ -174,13 +205,12 @@ class PlainAnswers:
         Raises:
             MissedProgramError: It may, or to anything else.
         """
-        if self._pure is None:
-            self._pure = PureCalls(self._program, tracer._below, tracer._paths)
+        pure = tracer.pure_calls
         sentinel = tracer.graph._sentinel
         last = sentinel if self._last is None else self._last
         while (node := last._next) is not sentinel:
-            if node._op != "output" and not self._pure.has(node):
-                is_layer = node._op == "call_module" and node._target in self._pure.writing
+            if node._op != "output" and not pure.has(node):
+                is_layer = node._op == "call_module" and node._target in pure.writing
                 if not (is_layer or writes_in_place(node, self._program)):
                     raise MissedProgramError
                 self.writing.add(node)

@@ -19,7 +19,13 @@ from torch.nn import functional
 
 from fxplug.analyze.isolation import SavedTensors
 from fxplug.api.plain_answers import PlainAnswers
-from fxplug.api.plain_judging import checks_of_counts, do_more, first_asked, settle_checks
+from fxplug.api.plain_judging import (
+    checks_of_counts,
+    do_more,
+    first_asked,
+    mark_checks_behind,
+    settle_checks,
+)
 from fxplug.api.plain_run import run_plainly
 from fxplug.capture import Tracer
 from fxplug.capture.examples.guarding import guards_of_inputs
@@ -95,15 +101,14 @@ def _capture(
             nodes = tracer.graph.nodes.listed()
             checks = checks_of_counts(nodes) if tracer.has_checks else []
             asked = tracer.asked_rank or answers.rank_asked or first_asked(nodes)
-            if do_more(nodes, tracer, checks, answers.judge_writes, asks=asked is not None):
+            if do_more(nodes, tracer, checks, answers, asks=asked is not None):
                 return None
-            if answers.has_checks and tracer.has_written:
-                return None  # Where a check fails, the program cannot be run instead.
         _run(program, nodes, args, tracer.layer_calls or (), answers)
     with paused_collection():
         guards = guards_of_inputs(nodes[: len(args)], args, answers.at_entry, asked)
         answers.settle(tracer.graph)  # What was copied to answer the guards is not needed here any more.
         settle_checks(tracer.graph, checks)
+        mark_checks_behind(answers.checks.acted)
         captured = _captured(program, tracer, name)
         if guards is not None:
             captured.set_guards(GuardSet(*guards))

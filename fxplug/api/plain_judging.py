@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fxplug.capture.examples.asking import INSIDE, changes_rank
 from fxplug.capture.examples.guarding import expression, guard_at
 from fxplug.ir import Node, effects, writes
-from fxplug.semantics.checks import check_length, check_true
+from fxplug.semantics.checks import check_equal, check_length, check_true, same_value
 from fxplug.semantics.kinds import count_of_results, tells_of_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from torch import nn
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fxplug.ir import Graph
     from fxplug.ir.guards import Guard
 
-__all__ = ["checks_of_counts", "do_more", "first_asked", "settle_checks", "writes_in_place"]
+__all__ = ["Answers", "checks_of_counts", "do_more", "first_asked", "mark_checks_behind", "settle_checks", "writes_in_place"]
 
 
 def checks_of_counts(nodes: Iterable[Node]) -> list[Node]:
@@ -84,6 +84,18 @@ def settle_checks(graph: Graph, checks: Iterable[Node]) -> None:
         check.args = (value, count, text)
 
 
+def mark_checks_behind(node: Node | None) -> None:
+    """Say of the checks behind a node that the program cannot be run instead where they fail.
+
+    Args:
+        node: The first one that writes to an input; None where there is none.
+    """
+    while node is not None and node._op != "output":
+        if node._target in _CHECKS:
+            node.args = (*node.args, False)
+        node = node._next
+
+
 def _parts(check: Node, value: Node, count: int) -> list[Node]:
     """Return the nodes behind a check that read the parts which are unpacked."""
     parts: list[Node] = []
@@ -117,11 +129,22 @@ _PARTED = frozenset(
 # -- what a program does
 
 
+class Answers(Protocol):
+    """What a program was answered while it was traced."""
+
+    constant: Collection[Node]
+    """Reads of attributes that are constants of what is captured, and are guarded."""
+
+    def judge_writes(self, tracer: Tracer, reads_weights: bool) -> None:  # noqa: FBT001 - by position
+        """Take note of what writes, told whether the program reads weights by itself."""
+        ...
+
+
 def do_more(
     nodes: Sequence[Node],
     tracer: Tracer,
     checks: Iterable[Node],
-    judge_writes: Callable[[Tracer, bool], None],
+    answers: Answers,
     *,
     asks: bool,
 ) -> bool:
@@ -135,16 +158,16 @@ def do_more(
         nodes: What it does.
         tracer: Has traced it.
         checks: Of how many parts values have, among the nodes.
-        judge_writes: Told whether it reads weights by itself; takes note of what writes.
+        answers: What it was answered.
         asks: Whether it hangs on how many dimensions its inputs have.
 
     Raises:
         MissedProgramError: It reads weights, and may write to them in ways that a run does not tell.
     """
-    settled = all(_may_be_settled(cast("Node", check._args[0]), tracer) for check in checks)
+    settled = all(_may_be_settled(cast("Node", check._args[0])) for check in checks)
     if tracer.has_made_constants or not settled:
         return True
-    seen: set[Any] = {check_length, check_true}
+    seen: set[Any] = {check_equal, check_length, check_true, same_value}
     reads = len(tracer.weight_nodes)  # Of layers alone.
     for node in nodes:
         op, target = node._op, node._target
@@ -154,14 +177,15 @@ def do_more(
             if not _is_given_plainly(node):
                 return True
         elif target is getattr or (op == "call_method" and target == "size"):
-            if (target is getattr and node._args[1] not in _READ_ANEW) or _asks_of_weight(node):
+            is_told = target is not getattr or node._args[1] in _READ_ANEW or node in answers.constant
+            if not is_told or _asks_of_weight(node):
                 return True
         elif target not in seen:  # What hangs on the numbers that a call is given is looked at in the end.
             seen.add(target)
             tells = op == "call_method" and tells_of_tensor(target) and target not in _READ_ANEW
             if tells or (asks and changes_rank(node)):
                 return True
-    judge_writes(tracer, bool(reads))
+    answers.judge_writes(tracer, bool(reads))
     return asks and _makes_ranks_of_sizes(nodes)
 
 
@@ -201,13 +225,13 @@ _READ_ANEW = frozenset({"dim", "ndim", "ndimension", "shape"})
 """Attributes and methods that are read anew in each run; others are constants of what is captured with examples."""
 
 
-def _may_be_settled(value: Node, tracer: Tracer) -> bool:
-    """Return whether a check of how many parts a value has is what listening would have recorded."""
-    return _is_shape(value) or (_returns_parts(value) and not tracer.has_written)
+def _may_be_settled(value: Node) -> bool:
+    """Return whether a check of how many parts a value has is what listening would have recorded.
 
-
-def _returns_parts(value: Node) -> bool:
-    """Return whether a value is what a function or method of torch returns that returns several."""
+    The value is what a function or method of torch returns that returns several, or all sizes of a tensor.
+    """
+    if _is_shape(value):
+        return True
     is_call = value._op in {"call_function", "call_method"}
     if not is_call or value._target is operator.getitem:
         return False
@@ -249,6 +273,8 @@ def _makes_ranks_of_sizes(nodes: Iterable[Node]) -> bool:
     used: set[Node] = set()
     for node in nodes:
         target = node._target
+        if target is getattr and node._args[1] in _OF_ELEMENTS:
+            continue
         if target is getattr or (target == "size" and node._op == "call_method"):
             kind = _SIZES if _is_shape(node) else _NUMBER
         elif target is operator.getitem and type(node._args[1]) is int:
@@ -301,7 +327,8 @@ def _nodes_in(key: Any) -> Iterator[Node]:
 
 
 _EQUALITY = frozenset({operator.eq, operator.ne})
-_CHECKS = frozenset({check_length, check_true})
+_CHECKS = frozenset({check_equal, check_length, check_true, same_value})
+_OF_ELEMENTS = frozenset({"device", "dtype"})
 _NUMBER, _SIZES, _OTHER = "number", "sizes", "other"
 _OF_NUMBERS = frozenset(value for value in vars(math).values() if callable(value))
 _NAMES = (

@@ -1,7 +1,7 @@
-"""How many dimensions values have that a plain program computes: most layers leave that as it is.
+"""How many dimensions values have that a plain program computes, and what dtypes: most layers leave that as it is.
 
-Many forwards ask in each block whether there are as many as they expect. To run all up to there would keep every value
-for as long as the program is traced.
+Many forwards ask in each block whether it is what they expect. To run all up to there would keep every value for as
+long as the program is traced.
 """
 
 # Each node of a network may be looked at here: its slots are read, not the properties in front of them.
@@ -22,7 +22,7 @@ from fxplug.ir import Node
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Ranks"]
+__all__ = ["Devices", "Dtypes", "Ranks"]
 
 _OF_MATRICES = 2
 _LAYERS = tuple(
@@ -59,8 +59,27 @@ _OF_TWO = frozenset(
 """Operators, functions and methods of two tensors or numbers, the larger of which says how many there are."""
 
 
-class Ranks:
-    """Tells how many dimensions values have, where that is known without a run.
+_LIKE_INPUT = frozenset(
+    {
+        *("clamp", "clone", "contiguous", "expand", "expand_as", "flatten", "masked_fill", "movedim", "narrow"),
+        *("permute", "repeat", "reshape", "roll", "squeeze", "transpose", "unbind", "unflatten", "unsqueeze"),
+        *("view", "matmul", "einsum", "exp", "log", "sqrt", "rsqrt", "pow", "abs", "neg", "sin", "cos"),
+    }
+)
+"""Functions and methods that leave the dtype as it is, besides those that leave how many dimensions there are."""
+_METHODS_OF_DTYPE = _METHODS | _LIKE_INPUT | {one for one in (*_REDUCING, *_OF_TWO) if isinstance(one, str)}
+_FUNCTIONS_OF_DTYPE = (
+    _FUNCTIONS
+    | {one for one in (*_REDUCING, *_OF_TWO) if not isinstance(one, str)}
+    | {getattr(torch, name) for name in _LIKE_INPUT if hasattr(torch, name)}
+    | {operator.getitem, operator.matmul, operator.neg, operator.pow, torch.cat, torch.stack}
+)
+_MOVING = frozenset({"cpu", "cuda", "to", "type", "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros"})
+"""Methods whose results may be elsewhere."""
+
+
+class _Telling:
+    """Tells something of values, where that is known without a run.
 
     What is told so is compared with what is found when the program runs (see `fxplug.api.plain_run.Checks`).
 
@@ -71,10 +90,17 @@ class Ranks:
 
     def __init__(self, program: nn.Module, given: Mapping[Node, torch.Tensor]) -> None:
         self._program = program
-        self._known: dict[Node, int | None] = {node: value.dim() for node, value in given.items()}
+        self._known: dict[Node, Any] = {node: self._read(value) for node, value in given.items()}
 
-    def of(self, node: Node) -> int | None:
-        """Return the number of dimensions of a value; None where it is not known."""
+    def _read(self, value: Any) -> Any:
+        raise NotImplementedError
+
+    def _told(self, node: Node) -> Any:
+        """Return what is told of the value of a node whose operands are known; None where it is not known."""
+        raise NotImplementedError
+
+    def of(self, node: Node) -> Any:
+        """Return what is told of a value; None where it is not known."""
         known = self._known
         waiting = [node]
         while waiting:
@@ -85,10 +111,17 @@ class Ranks:
                 continue
             waiting.pop()
             if current not in known:
-                known[current] = self._rank(current)
+                known[current] = self._told(current)
         return known[node]
 
-    def _rank(self, node: Node) -> int | None:
+
+class Ranks(_Telling):
+    """Tells how many dimensions values have."""
+
+    def _read(self, value: Any) -> Any:
+        return value.dim()
+
+    def _told(self, node: Node) -> int | None:
         op, target = node._op, node._target
         ranks = [rank for one in _asked(node) if (rank := self._known[one]) is not None]
         if not ranks or len(ranks) < len(_asked(node)):
@@ -103,6 +136,39 @@ class Ranks:
         if target in _REDUCING:
             return ranks[0] if node._kwargs.get("keepdim") is True else None
         return ranks[0] if target in (_FUNCTIONS if op == "call_function" else _METHODS) else None
+
+
+class Dtypes(_Telling):
+    """Tells of which dtype values are, where all that they are computed from is of one that is no integer."""
+
+    def _read(self, value: Any) -> Any:
+        return value.dtype
+
+    def _told(self, node: Node) -> torch.dtype | None:
+        op, target = node._op, node._target
+        if op == "get_attr":
+            return self._read(fetch_path(self._program, str(target)))
+        found = {self._known[one] for one in _asked(node)}
+        dtype = found.pop() if len(found) == 1 else None
+        if dtype is None or not dtype.is_floating_point or "dtype" in node._kwargs:
+            return None
+        if op == "call_module":
+            return dtype if _keeps_rank(fetch_path(self._program, str(target))) else None
+        keeping = {"call_function": _FUNCTIONS_OF_DTYPE, "call_method": _METHODS_OF_DTYPE}.get(op, frozenset())
+        return dtype if target in keeping else None
+
+
+class Devices(_Telling):
+    """Tells where values are: mostly all are where the inputs are."""
+
+    def _read(self, value: Any) -> Any:
+        return value.device
+
+    def _told(self, node: Node) -> torch.device | None:
+        if node._op == "get_attr":
+            return self._read(fetch_path(self._program, str(node._target)))
+        asked = _asked(node)
+        return self._known[asked[0]] if asked and node._target not in _MOVING else None
 
 
 def _asked(node: Node) -> list[Node]:

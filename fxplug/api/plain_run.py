@@ -39,14 +39,25 @@ class Checks:
 
     Args:
         root: Has the weights.
+        args: The inputs.
         writing: Those nodes that write to their first argument.
         told: Node -> what was told of its value.
     """
 
-    def __init__(self, root: nn.Module, writing: Collection[Node], told: Mapping[Node, Any]) -> None:
+    def __init__(
+        self,
+        root: nn.Module,
+        args: Iterable[torch.Tensor],
+        writing: Collection[Node],
+        told: Mapping[Node, Any],
+    ) -> None:
         self.writing = writing
+        self.acted: Node | None = None
+        """The first node that has written to an input: behind it the program cannot be run instead."""
         self._told = told
         self._root = root
+        self._args = args
+        self._given: frozenset[Any] = frozenset()
         self._kept: frozenset[Any] | None = None
 
     def compute(self, node: Node, values: Mapping[Node, Any]) -> Any:
@@ -56,7 +67,7 @@ class Checks:
             MissedProgramError: It writes to a weight, or has another value than it was told to have.
         """
         if node in self.writing:
-            self._check_write(values[node.all_input_nodes[0]])
+            self._check_write(node, values[node.all_input_nodes[0]])
         value = compute(node, values, self._root)
         if node in self._told and value != self._told[node]:
             raise MissedProgramError
@@ -72,15 +83,18 @@ class Checks:
             if first is last:
                 return
             first = first._next
-        self._check_write(value)
+        self._check_write(first, value)
 
-    def _check_write(self, value: Any) -> None:
+    def _check_write(self, node: Node, value: Any) -> None:
         if self._kept is None:
+            self._given = frozenset(map(storage_of, self._args))
             tables = (table for module in self._root.modules() for table in own_tables(module)[:2])
             tensors = (tensor for table in tables for tensor in table.values() if tensor is not None)
             self._kept = frozenset(storage_of(tensor) for tensor in tensors)
-        if type(value) is not torch.Tensor or storage_of(value) in self._kept:
+        if type(value) is not torch.Tensor or (storage := storage_of(value)) in self._kept:
             raise MissedProgramError
+        if self.acted is None and storage in self._given:
+            self.acted = node
 
 
 class BegunRun:

@@ -20,7 +20,7 @@ from fxplug.capture.world import modes_named
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Reads", "reads_of"]
+__all__ = ["ATTRIBUTES_OF_TENSORS", "Reads", "reads_of"]
 
 
 class Reads(NamedTuple):
@@ -31,7 +31,7 @@ class Reads(NamedTuple):
     tested: frozenset[str]
     """Those whose values it only compares with None, or takes for a condition."""
     used: frozenset[str]
-    """All others."""
+    """All others; ``"layer.weight"`` is what a module that its object holds has."""
     found: tuple[tuple[str, ...], ...]
     """The names by which it finds something among globals: that of a module, and those of attributes."""
     looped: frozenset[str] = frozenset()
@@ -109,6 +109,8 @@ _OF_CLASS = ("__class__",)
 """What a method closes over that says ``super()``."""
 _OF_GETATTR = 3
 """How many arguments it is given where an attribute may be missing."""
+ATTRIBUTES_OF_TENSORS = frozenset({"T", "device", "dtype", "mT", "ndim", "shape"})
+"""Attributes of tensors that have no code, and say nothing of gradients, memory or how they were made."""
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -129,7 +131,9 @@ def reads_of(code: CodeType) -> Reads | None:
         or scan.forwards
         or scan.is_blind
     )
-    if asks or any(modes_named(scan.names)) or not scan.names.isdisjoint({*CONVERSIONS, *OF_SEQUENCES}):
+    if asks or any(modes_named(scan.names)):
+        return None
+    if not (scan.globals.isdisjoint(CONVERSIONS) and scan.names.isdisjoint(OF_SEQUENCES)):
         return None
     reader = _Reader(code.co_varnames[0] if code.co_argcount else None)
     entries = list(dis.get_instructions(code))
@@ -213,6 +217,10 @@ class _Reader:
             self._looped.add(self._name)
             self._top = "iterator"
             return True
+        if top == "held" and self._is_of_module(entry):
+            self._name, self._top = f"{self._name}.{entry.argval}", "held"
+            self._takes_apart = True
+            return True
         if top == "held":
             self._note_use(
                 is_used=not (name == "TO_BOOL" or name.startswith("POP_JUMP") or _loads_none(entry))
@@ -220,6 +228,11 @@ class _Reader:
         elif top == "held, None":
             self._note_use(is_used=name != "IS_OP")
         return self._follow(entry, top)
+
+    def _is_of_module(self, entry: dis.Instruction) -> bool:
+        """Return whether an attribute is read off an attribute of the object that is none of tensors."""
+        is_read = entry.opname == "LOAD_ATTR" and not _is_method(entry) and "." not in self._name
+        return is_read and entry.argval not in ATTRIBUTES_OF_TENSORS and not entry.argval.startswith("_")
 
     def _go_through(self, entry: dis.Instruction, top: str) -> bool:
         """Follow the instructions that take an element and call it: with nothing else is more done than is looked at.

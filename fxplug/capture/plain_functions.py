@@ -23,7 +23,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from fxplug.capture.containers import PLAIN, is_of_library
 from fxplug.capture.hazards import FILE_OF_CONTAINERS, scan_of
 from fxplug.capture.live_code import Condition, conditions_in, live_code
-from fxplug.capture.plain_code import Reads, reads_of
+from fxplug.capture.plain_code import ATTRIBUTES_OF_TENSORS, Reads, reads_of
 from fxplug.capture.world import world_found_by, world_kept_by
 from fxplug.semantics.effects import method_computes
 from fxplug.semantics.internals import (
@@ -276,15 +276,13 @@ def plain_parts(
 
 def _computes_with_values(reads: Reads) -> bool:
     """Return whether a function does nothing with values but compute others, and read what a traced one records."""
-    return reads.attributes <= _ATTRIBUTES and all(
+    return reads.attributes <= ATTRIBUTES_OF_TENSORS and all(
         method_computes(name) or name in _WRITING for name in reads.methods
     )
 
 
 _WRITING = frozenset({"add_", "clamp_", "div_", "mul_", "relu_", "sigmoid_", "sub_", "tanh_"})
 """Methods that do what ``+=`` does."""
-_ATTRIBUTES = frozenset({"T", "device", "dtype", "mT", "ndim", "shape"})
-"""Attributes of tensors that have no code, and say nothing of gradients, memory or how they were made."""
 
 
 def layout_of(module: nn.Module) -> tuple[Any, ...]:
@@ -307,7 +305,8 @@ def holds_the_same(module: nn.Module, parts: Iterable[PlainPart]) -> bool:
             if own(name) is not None:
                 return False
         for name in values:
-            if name not in modules and not _holds_constant(held, name) and not _is_absent(module, name):
+            is_known = name in modules or _holds_constant(held, name) or _is_absent(module, name)
+            if not (_is_harmless(module, name, may_be_module=False) if "." in name else is_known):
                 return False
     return True
 
@@ -577,7 +576,12 @@ def _holds_value(module: nn.Module, name: str) -> bool:
 def _is_harmless(module: nn.Module, name: str, *, may_be_module: bool) -> bool:
     """Return whether what Python finds as an attribute of a module is a constant, or is heard of; nothing is run."""
     held = module.__dict__
+    name, _, inner = name.partition(".")
     value = _of_class(type(module), name)
+    if inner:
+        owner = None if value is not _ABSENT or name in held else held["_modules"].get(name)
+        is_own = inner == "training"  # Whose flag it reads is not told.
+        return not is_own and _is_quiet(owner) and _is_harmless(owner, inner, may_be_module=may_be_module)
     if value is not _ABSENT:
         return _is_constant(value) and _is_constant(held.get(name))
     if name in held:

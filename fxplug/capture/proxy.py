@@ -119,6 +119,10 @@ class ProxyFactory(Protocol):
         """Hear that a call of a function was recorded that stays one."""
         ...
 
+    def tell(self, obj: Proxy, name: str) -> Any:
+        """Return what an attribute says that is the same for all elements, where that is known; None otherwise."""
+        ...
+
 
 class Proxy:
     """Stands for the value of a node of unknown kind. Everything done with it is recorded as a new node.
@@ -185,11 +189,13 @@ class Proxy:
                 return answer
         return self.tracer.to_bool(self)
 
-    def __getattr__(self, name: str) -> Attribute:
+    def __getattr__(self, name: str) -> Any:
         if name in TENSOR_METHODS:
             return Attribute(self, name)
         if name not in TENSOR_NAMES:
             missing_attribute(self, name, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        if name == "device" and (told := self.tracer.tell(self, name)) is not None:
+            return told
         read = Attribute(self, name)
         self.tracer.note_read(read)
         return read
@@ -671,6 +677,10 @@ class TracerBase:
     def note_kept(self, function: Any) -> None:
         """Hear that a call of a function was recorded that stays one."""
 
+    def tell(self, obj: Proxy, name: str) -> Any:
+        """Return what an attribute says, a dtype or a device. By default it is not known, and None."""
+        return None
+
 
 _MOST_PROBLEMS = 100
 """A loop whose condition is guessed must end."""
@@ -753,8 +763,10 @@ def _unary(function: Any) -> Callable[[Proxy], Any]:
     return method
 
 
-def _compared_attribute(name: str) -> Callable[[Proxy], Attribute]:
-    def read(self: Proxy) -> Attribute:
+def _compared_attribute(name: str) -> Callable[[Proxy], Any]:
+    def read(self: Proxy) -> Any:
+        if name == "dtype" and (told := self.tracer.tell(self, name)) is not None:
+            return told
         check_compared_attribute(self, name, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
         attribute = Attribute(self, name)
         self.tracer.note_read(attribute)

@@ -78,7 +78,7 @@ from fxplug.capture.stateful import STATEFUL_USES
 from fxplug.capture.surroundings import Surroundings
 from fxplug.capture.switches import Switches, entered_switches
 from fxplug.capture.unheard import left_by_call, missed_change, unheard_value
-from fxplug.capture.unpacking import check_count, note_writes
+from fxplug.capture.unpacking import PureCalls, check_count, note_writes
 from fxplug.capture.unseen import MissedFunctionError
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
@@ -192,6 +192,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     layers which do more than to compute (see `fxplug.semantics.modules.compute_alone`) or are none of torch."""
     _answer: Callable[[Node], bool | None] | None = None
     """Returns whether the value of a node is true, or None where that stays unknown, as it does by default."""
+    _tell: Callable[[Node, str], Any] | None = None
+    """Returns what an attribute of the value of a node says, or None where that stays unknown, as it does by default."""
     hears_functions = False
     """Whether calls of functions are heard of that no name in the program leads to."""
     _names_inputs_by_path = False
@@ -230,6 +232,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._compares = self._finds_weights = self._is_plain = self._is_watched = self._is_lean = False
         self._is_repeated = self._ended = self.has_checks = self.has_written = self.has_made_constants = False
         self._plain: PlainProgram | None = None
+        self._pure: PureCalls | None = None
         self._forget_layers()
         self._constants = Constants()
         self.new_constants = []
@@ -444,13 +447,20 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self._below, own_code, partial(self._is_remarkable, known=known), with_methods=with_methods
         )
 
+    @property
+    def pure_calls(self) -> PureCalls:
+        """Knows which calls of a plain program write to nothing."""
+        if self._pure is None:
+            self._pure = PureCalls(self.root, self._below, self._paths)
+        return self._pure
+
     def _judge(self, root: Any, concrete_args: Any) -> None:
         """Look, when all is recorded, whether the graph does what the program does at every call."""
         is_plain = self._is_plain
         # What shares the memory of a weight, such as an array, is looked for where a plain program may write to that.
         if self.has_checks or (is_plain and self._attribute_proxies):
-            modules = (self._below, self._paths) if is_plain else self._states.below
-            self.has_written = note_writes(self.graph, self.root, *modules)
+            pure = self.pure_calls if is_plain else PureCalls(self.root, *self._states.below)
+            self.has_written = note_writes(self.graph, pure)
         self.drop_unread_draws()
         if is_plain:
             if self._attribute_proxies and self.has_written and not self.traces_plain_alone:
@@ -677,6 +687,10 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Answer whether a value is true: where the program runs besides, it may be known."""
         answer = None if self._answer is None else self._answer(obj.node)
         return super().to_bool(obj) if answer is None else answer
+
+    def tell(self, obj: Proxy, name: str) -> Any:
+        """Return what the dtype or the device of a value is: where the program runs besides, it is known."""
+        return None if self._tell is None else self._tell(obj.node, name)
 
     def unpack(self, obj: Proxy, count: int) -> None:
         """Hear that a value is about to be unpacked into a number of names: the graph checks that it has so many."""

@@ -53,9 +53,7 @@ def check_count(tracer: Any, value: Any, count: int) -> None:
     tracer.has_checks = True
 
 
-def note_writes(
-    graph: Graph, root: Module | None, modules: Iterable[Module], paths: Mapping[int, str]
-) -> bool:
+def note_writes(graph: Graph, pure: PureCalls) -> bool:
     """Let the checks of numbers of parts know, when all is recorded, whether something is written before them.
 
     Returns:
@@ -63,11 +61,8 @@ def note_writes(
 
     Args:
         graph: Of the whole program; a program that has been written to cannot be run instead of it.
-        root: What its paths refer to.
-        modules: Those below the root, with the root.
-        paths: Id of each of them -> its path.
+        pure: Knows what writes.
     """
-    pure = PureCalls(root, modules, paths)
     written = False
     for node in graph.nodes.listed():
         if node._target is check_length:
