@@ -15,9 +15,12 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
+
 from fxplug.analyze.isolation import SavedTensors
+from fxplug.api.plain_attributes import Attributes
 from fxplug.api.plain_judging import writes_in_place
-from fxplug.api.plain_ranks import Devices, Dtypes, Ranks
+from fxplug.api.plain_ranks import Ranks
 from fxplug.api.plain_run import BegunRun, Checks, compute
 from fxplug.capture.calls import unheard
 from fxplug.capture.examples.asking import INSIDE
@@ -30,9 +33,8 @@ from fxplug.semantics.checks import check_equal, check_true, same_value
 from fxplug.semantics.random_state import kept_random_state
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
-    import torch
     from torch import nn
 
     from fxplug.capture import Tracer
@@ -47,9 +49,10 @@ class PlainAnswers:
     Args:
         program: What is traced.
         args: Example inputs, one for each that it takes.
+        tells: Whether attributes of values are told where that needs no run.
     """
 
-    def __init__(self, program: nn.Module, args: Sequence[torch.Tensor]) -> None:
+    def __init__(self, program: nn.Module, args: Sequence[torch.Tensor], *, tells: bool = True) -> None:
         self.at_entry: dict[Node, Guard] = {}
         """What has to be true, and can be answered from the inputs."""
         self.rank_asked: Guard | None = None
@@ -67,12 +70,13 @@ class PlainAnswers:
         """Whether any answer is checked in the graph."""
         self._program = program
         self._args = args
+        self._tells = tells
         self._left = ExitStack()
         self._known: set[Any] = set()
         self._last: Node | None = None
         """The last node of which it is known whether it writes."""
         self._ranks: Ranks | None = None
-        self._telling: dict[str, Dtypes | Devices] | None = None
+        self._telling: dict[str, Attributes] = {}
         self.constant: set[Node] = set()
         """Reads of attributes that are constants of what is captured, and are guarded."""
         self._given: dict[Node, torch.Tensor] = {}
@@ -127,13 +131,16 @@ class PlainAnswers:
         return value
 
     def _tell(self, tracer: Tracer, node: Node, name: str) -> Any:
-        """Return the dtype or the device of a value, which is a constant of what is captured, and guard that."""
-        self.note_writes(tracer)
+        """Return the dtype or the device of a value, which is a constant of what is captured, and guard that.
+
+        Its class is told, too, where it is that of tensors.
+        """
         given = self._inputs(tracer)
+        if name == "__class__":
+            return self._tell_class(node, given)
+        self.note_writes(tracer)
         with unheard():
-            if self._telling is None:
-                self._telling = {"dtype": Dtypes(self._program, given), "device": Devices(self._program, given)}
-            value = self._telling[name].of(node)
+            value = self._told(tracer, node, name)
             is_told = value is not None
             if not is_told:
                 value = getattr(self._value_of(tracer, node), name)
@@ -149,6 +156,24 @@ class PlainAnswers:
         tracer.create_node("call_function", check_equal, (read, value, str(guard)), {})
         return value
 
+    def _tell_class(self, node: Node, given: Mapping[Node, torch.Tensor]) -> type | None:
+        """Return that a value is a tensor, where it most probably is; the run looks whether it is."""
+        if self.run is not None and node in self.run.values:
+            return torch.Tensor if type(self.run.values[node]) is torch.Tensor else None
+        if node not in given and (not self._tells or node._op == "get_attr" or node._target is getattr):
+            return None
+        self.checks.tensors.add(node)
+        return torch.Tensor
+
+    def _told(self, tracer: Tracer, node: Node, name: str) -> Any:
+        """Return an attribute of a value that is told without a run; None where it is not known."""
+        if not self._tells:
+            return None
+        telling = self._telling.get(name)
+        if telling is None:
+            telling = self._telling[name] = Attributes(name, self._program, self._inputs(tracer))
+        return telling.of(node)
+
     def _inputs(self, tracer: Tracer) -> dict[Node, torch.Tensor]:
         """Return the placeholders and their examples."""
         if not self._given:
@@ -163,6 +188,7 @@ class PlainAnswers:
                 self._left.callback(SavedTensors(self._args).restore)
                 calls = tracer.layer_calls
                 calls = [] if calls is None else calls
+                self.checks.refuses_none = tracer.needs_examples
                 self.run = BegunRun(tracer.graph, self._args, calls, self.checks)
             return self.run.value_of(node)
 
@@ -171,22 +197,29 @@ class PlainAnswers:
         with unheard():
             if self._ranks is None:
                 self._ranks = Ranks(self._program, self._inputs(tracer))
-            return self._known_number(node, self._ranks, {})
+            return self._known_number(tracer, node, self._ranks, {})
 
-    def _known_number(self, node: Node, ranks: Ranks, known: dict[Node, Any]) -> Any:
+    def _known_number(self, tracer: Tracer, node: Node, ranks: Ranks, known: dict[Node, Any]) -> Any:
         """Return the same, and add what it is computed from to what is known."""
         if node in known:
             return known[node]
         tensor = node._args[0] if _reads_tensor(node) else None
         if isinstance(tensor, Node) and tensor not in self._given:
-            value = ranks.of(tensor) if _is_of_dimensions(node) else None
+            value = ranks.of(tensor) if _is_of_dimensions(node) else self._told_sizes(tracer, node, tensor)
         else:
             inputs = node.all_input_nodes if tensor is None else ()
-            if any(self._known_number(one, ranks, known) is None for one in inputs):
+            if any(self._known_number(tracer, one, ranks, known) is None for one in inputs):
                 return None
             value = compute(node, {**self._given, **known}, self._program)
         known[node] = value
         return value
+
+    def _told_sizes(self, tracer: Tracer, node: Node, tensor: Node) -> Any:
+        """Return what a read of sizes gives; None where it is not known."""
+        sizes = self._told(tracer, tensor, "shape")
+        if sizes is None:
+            return None
+        return compute(node, {tensor: torch.empty(sizes, device="meta")}, self._program)
 
     def judge_writes(self, tracer: Tracer, reads_weights: bool) -> None:  # noqa: FBT001 - what is called so has one name
         """Take note of what writes, and refuse some of it (see `note_writes`).
@@ -209,7 +242,7 @@ class PlainAnswers:
         sentinel = tracer.graph._sentinel
         last = sentinel if self._last is None else self._last
         while (node := last._next) is not sentinel:
-            if node._op != "output" and not pure.has(node):
+            if node._op != "output" and node._target not in _OF_MATH and not pure.has(node):
                 is_layer = node._op == "call_module" and node._target in pure.writing
                 if not (is_layer or writes_in_place(node, self._program)):
                     raise MissedProgramError
@@ -247,9 +280,10 @@ _OF_DIMENSIONS = frozenset({"dim", "ndim", "ndimension"})
 _PLACES = frozenset({int, slice})
 _OF_TENSORS = _OF_DIMENSIONS | {"shape", "size"}
 """Attributes and methods of tensors that tell of sizes, or of how many dimensions there are."""
-_OF_NUMBERS = frozenset(
-    value for module in (math, operator) for value in vars(module).values() if callable(value)
-) - {operator.getitem}
+_OF_MATH = frozenset(value for value in vars(math).values() if callable(value))
+_OF_NUMBERS = (_OF_MATH | {value for value in vars(operator).values() if callable(value)}) - {
+    operator.getitem
+}
 
 
 def _erase_numbers(graph: Graph, node: Node) -> None:

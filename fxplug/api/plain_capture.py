@@ -26,15 +26,16 @@ from fxplug.api.plain_judging import (
     mark_checks_behind,
     settle_checks,
 )
-from fxplug.api.plain_run import run_plainly
+from fxplug.api.plain_run import WrongTellingError, run_plainly
 from fxplug.capture import Tracer
-from fxplug.capture.examples.guarding import guards_of_inputs
+from fxplug.capture.examples.guarding import fails_for_none, guards_of_inputs, present
 from fxplug.capture.examples.learning import LAYERS, learn
+from fxplug.capture.hazards import scan_of
 from fxplug.execute import GraphModule
 from fxplug.execute.guards import GuardSet
 from fxplug.ir.collector import paused_collection
 from fxplug.ir.guards import StateGuard
-from fxplug.semantics.checks import check_length, check_true
+from fxplug.semantics.checks import check_equal, check_length, check_true, same_value
 from fxplug.semantics.internals import are_calls_heard, is_under_modes
 from fxplug.semantics.modules import returns_new_tensor
 from fxplug.semantics.random_state import kept_random_state
@@ -65,20 +66,41 @@ def capture_plainly(
         policy: The answers of others to the questions of a tracer. Who wants to hear of traces hears of one alone.
         name: Of what is captured.
     """
-    if not isinstance(program, nn.Module) or kwargs or not _takes_tensors(program, args):
+    left_out = _left_out(program, args) if isinstance(program, nn.Module) and not kwargs else None
+    if left_out is None:
         return None
     if policy.trace_started or policy.trace_finished or policy.node_created:
         return None
     try:
-        tracer, answers = _tracer(policy), PlainAnswers(program, args)
-        captured = _capture(program, args, tracer, answers, name)
-        if tracer.unknown_layers:
-            learn(tracer.unknown_layers)
-            tracer, answers = _tracer(policy), PlainAnswers(program, args)
-            captured = _capture(program, args, tracer, answers, name)
-        return captured
+        return _capture_in_turns(program, args, left_out, policy, name)
     except Exception:
         return None
+
+
+def _capture_in_turns(
+    program: nn.Module,
+    args: Sequence[torch.Tensor],
+    left_out: Mapping[str, Any],
+    policy: TracePolicy,
+    name: str,
+) -> GraphModule | None:
+    """Trace and run a program; once more where layers are unknown, or where something else was told than was found."""
+    tells = True
+    for _ in range(_MOST_TURNS):
+        tracer = _tracer(policy)
+        tracer.left_out = left_out
+        try:
+            captured = _capture(program, args, tracer, PlainAnswers(program, args, tells=tells), name)
+        except WrongTellingError:
+            tells = False
+            continue
+        if not tracer.unknown_layers:
+            return captured
+        learn(tracer.unknown_layers)
+    return None
+
+
+_MOST_TURNS = 3
 
 
 def _tracer(policy: TracePolicy) -> Tracer:
@@ -98,14 +120,16 @@ def _capture(
             tracer.trace(program)
             if tracer.unknown_layers:
                 return None
+            answers.checks.refuses_none = tracer.needs_examples
             nodes = tracer.graph.nodes.listed()
             checks = checks_of_counts(nodes) if tracer.has_checks else []
             asked = tracer.asked_rank or answers.rank_asked or first_asked(nodes)
             if do_more(nodes, tracer, checks, answers, asks=asked is not None):
                 return None
-        _run(program, nodes, args, tracer.layer_calls or (), answers)
+        _run(program, nodes, args, tracer, answers)
     with paused_collection():
-        guards = guards_of_inputs(nodes[: len(args)], args, answers.at_entry, asked)
+        inputs = nodes[: len(args) + len(tracer.left_out)]
+        guards = guards_of_inputs(inputs, args, answers.at_entry, asked, _said_of_inputs(inputs, tracer))
         answers.settle(tracer.graph)  # What was copied to answer the guards is not needed here any more.
         settle_checks(tracer.graph, checks)
         mark_checks_behind(answers.checks.acted)
@@ -136,14 +160,50 @@ def _captured(program: nn.Module, tracer: Tracer, name: str) -> GraphModule:
     return GraphModule(program, graph, name)
 
 
-def _takes_tensors(program: nn.Module, args: Sequence[Any]) -> bool:
-    """Return whether the forward of a module takes as many inputs as there are, and all of them are plain tensors."""
+def _said_of_inputs(inputs: Sequence[Node], tracer: Tracer) -> list[tuple[Node, Any]]:
+    """Return what a program that asks for it takes inputs to be: each with None, its value or its class."""
+    left_out, plain = tracer.left_out, tracer.plain
+    said = [(node, left_out[str(node.target)]) for node in inputs if node.target in left_out]
+    given = [node for node in inputs if node.target not in left_out]
+    if plain is not None and plain.asks_for_classes:
+        said += [(node, torch.Tensor) for node in given]
+    elif plain is not None and plain.needs_examples:
+        tests = scan_of(type(tracer.root).forward.__code__).tests
+        said += [
+            (node, present)
+            for node in given
+            if node.target in tests or not any(map(fails_for_none, node.users))
+        ]
+    return said
+
+
+def _left_out(program: nn.Module, args: Sequence[Any]) -> dict[str, Any] | None:
+    """Return the inputs of a module that are not given, with their defaults; None where it does not take what is given.
+
+    All that is given are plain tensors, and what is not has None or a flag for its default.
+    """
     forward = getattr(type(program), "forward", None)
     if type(forward) is not FunctionType or not all(map(_is_alone, args)):
-        return False
-    code = forward.__code__
-    is_plain = not code.co_flags & _STARS and not code.co_kwonlyargcount and not forward.__defaults__
-    return is_plain and code.co_argcount == len(args) + 1
+        return None
+    code, defaults = forward.__code__, forward.__defaults__ or ()
+    count = code.co_argcount - 1
+    missing = code.co_varnames[1 + len(args) : 1 + count]
+    by_name = code.co_varnames[1 + count : 1 + count + code.co_kwonlyargcount]
+    known = {
+        **dict(zip(missing, defaults[len(defaults) - len(missing) :], strict=False)),
+        **(forward.__kwdefaults__ or {}),
+    }
+    is_plain = not code.co_flags & _STARS and len(args) <= count
+    if (
+        not is_plain
+        or known.keys() != {*missing, *by_name}
+        or not _FLAGS.issuperset(map(type, known.values()))
+    ):
+        return None
+    return known
+
+
+_FLAGS = frozenset({bool, type(None)})
 
 
 def _is_alone(value: Any) -> bool:
@@ -155,21 +215,23 @@ def _run(
     program: nn.Module,
     nodes: Sequence[Node],
     args: Sequence[torch.Tensor],
-    calls: Sequence[LayerCall],
+    tracer: Tracer,
     answers: PlainAnswers,
 ) -> None:
     """Run a program on its examples, for the errors that it may raise; these and the random state are as before.
 
     Those of a run that has begun are put back by who has begun it.
     """
-    checks = answers.checks if answers.writing or answers.told else None
+    checks = answers.checks if answers.checks.are_needed else None
+    calls = tracer.layer_calls or ()
+    values = (*args, *tracer.left_out.values())
     if answers.run is not None:
-        run_plainly(program, nodes, args, calls, answers.run, checks)
+        run_plainly(program, nodes, values, calls, answers.run, checks)
         return
     saved = SavedTensors(args if _may_write_to_inputs(nodes[: len(args)], calls) else ())
     with kept_random_state() if any(map(_may_draw, nodes)) else nullcontext():
         try:
-            run_plainly(program, nodes, args, calls, None, checks)
+            run_plainly(program, nodes, values, calls, None, checks)
         finally:
             saved.restore()
 
@@ -190,7 +252,7 @@ def _may_draw(node: Node) -> bool:
 
 
 _DRAWING_NOTHING = {
-    *(check_length, check_true, getattr),
+    *(check_equal, check_length, check_true, getattr, same_value),
     *(value for module in (math, operator) for value in vars(module).values() if callable(value)),
     *(torch.add, torch.cat, torch.conv1d, torch.conv2d, torch.conv3d, torch.flatten, torch.relu),
     *(functional.adaptive_avg_pool2d, functional.avg_pool2d, functional.max_pool2d),

@@ -13,8 +13,9 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from fxplug.capture.examples.asking import INSIDE, changes_rank
+from fxplug.capture.examples.asking import INSIDE, changes_rank, is_settled_index
 from fxplug.capture.examples.guarding import expression, guard_at
+from fxplug.capture.plain_functions import function_may_stay, method_may_stay
 from fxplug.ir import Node, effects, writes
 from fxplug.semantics.checks import check_equal, check_length, check_true, same_value
 from fxplug.semantics.kinds import count_of_results, tells_of_tensor
@@ -28,7 +29,15 @@ if TYPE_CHECKING:
     from fxplug.ir import Graph
     from fxplug.ir.guards import Guard
 
-__all__ = ["Answers", "checks_of_counts", "do_more", "first_asked", "mark_checks_behind", "settle_checks", "writes_in_place"]
+__all__ = [
+    "Answers",
+    "checks_of_counts",
+    "do_more",
+    "first_asked",
+    "mark_checks_behind",
+    "settle_checks",
+    "writes_in_place",
+]
 
 
 def checks_of_counts(nodes: Iterable[Node]) -> list[Node]:
@@ -132,8 +141,10 @@ _PARTED = frozenset(
 class Answers(Protocol):
     """What a program was answered while it was traced."""
 
-    constant: Collection[Node]
-    """Reads of attributes that are constants of what is captured, and are guarded."""
+    @property
+    def constant(self) -> Collection[Node]:
+        """Reads of attributes that are constants of what is captured, and are guarded."""
+        ...
 
     def judge_writes(self, tracer: Tracer, reads_weights: bool) -> None:  # noqa: FBT001 - by position
         """Take note of what writes, told whether the program reads weights by itself."""
@@ -182,11 +193,17 @@ def do_more(
                 return True
         elif target not in seen:  # What hangs on the numbers that a call is given is looked at in the end.
             seen.add(target)
-            tells = op == "call_method" and tells_of_tensor(target) and target not in _READ_ANEW
-            if tells or (asks and changes_rank(node)):
+            if not _may_stay(op, target) or (asks and changes_rank(node)):
                 return True
     answers.judge_writes(tracer, bool(reads))
     return asks and _makes_ranks_of_sizes(nodes)
+
+
+def _may_stay(op: str, target: Any) -> bool:
+    """Return whether a call computes, and does not tell what a tensor is like: that is a constant on examples."""
+    if op == "call_method":
+        return method_may_stay(target) and (target in _READ_ANEW or not tells_of_tensor(target))
+    return op != "call_function" or (function_may_stay(target) and target.__module__ != "builtins")
 
 
 def _is_given_plainly(node: Node) -> bool:
@@ -306,7 +323,7 @@ def _kind_of_result(node: Node, known: dict[Node, str]) -> str:
     whole, key = args
     indices = list(_nodes_in(key))
     # An index that is no number may be a mask, as its class has it: it is another number of dimensions then.
-    if any(known.get(one) != _NUMBER for one in indices):
+    if not all(known.get(one) == _NUMBER or (one not in known and is_settled_index(one)) for one in indices):
         return ""
     if known.get(whole) != _SIZES:
         return _OTHER
@@ -334,7 +351,7 @@ _OF_NUMBERS = frozenset(value for value in vars(math).values() if callable(value
 _NAMES = (
     "adaptive_avg_pool2d add arange chunk clamp div empty expand eye full interpolate linspace masked_fill mul narrow "
     "new_empty new_full new_ones new_zeros ones pow rand randn repeat reshape roll scaled_dot_product_attention split "
-    "sub tile tril triu view zeros"
+    "sub tile tril triu view zeros pad fold unfold avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d"
 )
 _SIZED = frozenset(_NAMES.split())
 """Functions and methods to which numbers are sizes, places or values, and do not say how many dimensions there are."""

@@ -1,7 +1,7 @@
-"""How many dimensions values have that a plain program computes, and what dtypes: most layers leave that as it is.
+"""How many dimensions values have that a plain program computes: most layers leave that as it is.
 
-Many forwards ask in each block whether it is what they expect. To run all up to there would keep every value for as
-long as the program is traced.
+Many forwards ask in each block whether there are as many as they expect. To run all up to there would keep every value
+for as long as the program is traced.
 """
 
 # Each node of a network may be looked at here: its slots are read, not the properties in front of them.
@@ -22,7 +22,7 @@ from fxplug.ir import Node
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Devices", "Dtypes", "Ranks"]
+__all__ = ["FUNCTIONS_OF_LAYERS", "METHODS_OF_LAYERS", "Ranks", "keeps_rank"]
 
 _OF_MATRICES = 2
 _LAYERS = tuple(
@@ -35,16 +35,17 @@ _NAMES = (
     "conv1d conv2d conv3d dropout gelu group_norm hardsigmoid hardswish hardtanh instance_norm layer_norm leaky_relu "
     "mish relu relu6 sigmoid silu softmax tanh"
 )
-_FUNCTIONS = frozenset(
+FUNCTIONS_OF_LAYERS = frozenset(
     value
     for home in (torch, functional)
     for name in _NAMES.split()
     if (value := getattr(home, name, None)) is not None
 ) | {torch.chunk, torch.split}
 """Functions of a tensor, which comes first, that leave it as many dimensions as it has."""
-_METHODS = frozenset(
+METHODS_OF_LAYERS = frozenset(
     {"chunk", "split", "contiguous", "relu", "relu_", "sigmoid", "sigmoid_", "softmax", "tanh", "tanh_"}
 )
+"""Methods of tensors that do."""
 _REDUCING = frozenset({"amax", "mean", "sum", torch.amax, torch.mean, torch.sum})
 """Those that leave as many if they are told to keep them."""
 _SPLITTING = frozenset({"chunk", "split", torch.chunk, torch.split})
@@ -59,27 +60,8 @@ _OF_TWO = frozenset(
 """Operators, functions and methods of two tensors or numbers, the larger of which says how many there are."""
 
 
-_LIKE_INPUT = frozenset(
-    {
-        *("clamp", "clone", "contiguous", "expand", "expand_as", "flatten", "masked_fill", "movedim", "narrow"),
-        *("permute", "repeat", "reshape", "roll", "squeeze", "transpose", "unbind", "unflatten", "unsqueeze"),
-        *("view", "matmul", "einsum", "exp", "log", "sqrt", "rsqrt", "pow", "abs", "neg", "sin", "cos"),
-    }
-)
-"""Functions and methods that leave the dtype as it is, besides those that leave how many dimensions there are."""
-_METHODS_OF_DTYPE = _METHODS | _LIKE_INPUT | {one for one in (*_REDUCING, *_OF_TWO) if isinstance(one, str)}
-_FUNCTIONS_OF_DTYPE = (
-    _FUNCTIONS
-    | {one for one in (*_REDUCING, *_OF_TWO) if not isinstance(one, str)}
-    | {getattr(torch, name) for name in _LIKE_INPUT if hasattr(torch, name)}
-    | {operator.getitem, operator.matmul, operator.neg, operator.pow, torch.cat, torch.stack}
-)
-_MOVING = frozenset({"cpu", "cuda", "to", "type", "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros"})
-"""Methods whose results may be elsewhere."""
-
-
-class _Telling:
-    """Tells something of values, where that is known without a run.
+class Ranks:
+    """Tells how many dimensions values have, where that is known without a run.
 
     What is told so is compared with what is found when the program runs (see `fxplug.api.plain_run.Checks`).
 
@@ -90,17 +72,10 @@ class _Telling:
 
     def __init__(self, program: nn.Module, given: Mapping[Node, torch.Tensor]) -> None:
         self._program = program
-        self._known: dict[Node, Any] = {node: self._read(value) for node, value in given.items()}
+        self._known: dict[Node, int | None] = {node: value.dim() for node, value in given.items()}
 
-    def _read(self, value: Any) -> Any:
-        raise NotImplementedError
-
-    def _told(self, node: Node) -> Any:
-        """Return what is told of the value of a node whose operands are known; None where it is not known."""
-        raise NotImplementedError
-
-    def of(self, node: Node) -> Any:
-        """Return what is told of a value; None where it is not known."""
+    def of(self, node: Node) -> int | None:
+        """Return the number of dimensions of a value; None where it is not known."""
         known = self._known
         waiting = [node]
         while waiting:
@@ -111,17 +86,10 @@ class _Telling:
                 continue
             waiting.pop()
             if current not in known:
-                known[current] = self._told(current)
+                known[current] = self._rank(current)
         return known[node]
 
-
-class Ranks(_Telling):
-    """Tells how many dimensions values have."""
-
-    def _read(self, value: Any) -> Any:
-        return value.dim()
-
-    def _told(self, node: Node) -> int | None:
+    def _rank(self, node: Node) -> int | None:
         op, target = node._op, node._target
         ranks = [rank for one in _asked(node) if (rank := self._known[one]) is not None]
         if not ranks or len(ranks) < len(_asked(node)):
@@ -132,43 +100,14 @@ class Ranks(_Telling):
         if target is operator.getitem:
             return ranks[0] if _keeps_dimensions(node) else None
         if op == "call_module":
-            return ranks[0] if _keeps_rank(fetch_path(self._program, str(target))) else None
+            return ranks[0] if keeps_rank(fetch_path(self._program, str(target))) else None
         if target in _REDUCING:
             return ranks[0] if node._kwargs.get("keepdim") is True else None
-        return ranks[0] if target in (_FUNCTIONS if op == "call_function" else _METHODS) else None
-
-
-class Dtypes(_Telling):
-    """Tells of which dtype values are, where all that they are computed from is of one that is no integer."""
-
-    def _read(self, value: Any) -> Any:
-        return value.dtype
-
-    def _told(self, node: Node) -> torch.dtype | None:
-        op, target = node._op, node._target
-        if op == "get_attr":
-            return self._read(fetch_path(self._program, str(target)))
-        found = {self._known[one] for one in _asked(node)}
-        dtype = found.pop() if len(found) == 1 else None
-        if dtype is None or not dtype.is_floating_point or "dtype" in node._kwargs:
-            return None
-        if op == "call_module":
-            return dtype if _keeps_rank(fetch_path(self._program, str(target))) else None
-        keeping = {"call_function": _FUNCTIONS_OF_DTYPE, "call_method": _METHODS_OF_DTYPE}.get(op, frozenset())
-        return dtype if target in keeping else None
-
-
-class Devices(_Telling):
-    """Tells where values are: mostly all are where the inputs are."""
-
-    def _read(self, value: Any) -> Any:
-        return value.device
-
-    def _told(self, node: Node) -> torch.device | None:
-        if node._op == "get_attr":
-            return self._read(fetch_path(self._program, str(node._target)))
-        asked = _asked(node)
-        return self._known[asked[0]] if asked and node._target not in _MOVING else None
+        return (
+            ranks[0]
+            if target in (FUNCTIONS_OF_LAYERS if op == "call_function" else METHODS_OF_LAYERS)
+            else None
+        )
 
 
 def _asked(node: Node) -> list[Node]:
@@ -187,7 +126,7 @@ def _keeps_dimensions(node: Node) -> bool:
     return all(type(one) is slice for one in (key if type(key) is tuple else (key,)))
 
 
-def _keeps_rank(layer: Any) -> bool:
+def keeps_rank(layer: Any) -> bool:
     """Return whether a layer of torch returns a tensor that has as many dimensions as the one that it is given."""
     kind = type(layer)
     if kind is nn.Linear:

@@ -10,6 +10,7 @@ in between.
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +19,8 @@ from fxplug.capture.arguments import PLAIN_TYPES
 from fxplug.capture.plain_functions import MissedProgramError
 from fxplug.execute.paths import fetch_path
 from fxplug.ir import Node, map_arg
-from fxplug.semantics.internals import own_tables, storage_of
+from fxplug.semantics.checks import CHECKS
+from fxplug.semantics.internals import assert_function, own_tables, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,7 +30,15 @@ if TYPE_CHECKING:
     from fxplug.capture.layer_records import LayerCall
     from fxplug.ir import Graph
 
-__all__ = ["BegunRun", "Checks", "compute", "run_plainly"]
+__all__ = ["BegunRun", "Checks", "WrongTellingError", "compute", "run_plainly"]
+
+
+_GIVING_NOTHING = frozenset({*CHECKS, assert_function, operator.delitem, operator.setitem})
+"""Functions whose results nobody uses."""
+
+
+class WrongTellingError(MissedProgramError):
+    """A value is another one than was told without a run."""
 
 
 class Checks:
@@ -52,6 +62,10 @@ class Checks:
         told: Mapping[Node, Any],
     ) -> None:
         self.writing = writing
+        self.refuses_none = False
+        """Whether the program may have compared a traced value with None, which that is never equal to."""
+        self.tensors: set[Node] = set()
+        """Those of which it was told that they are tensors."""
         self.acted: Node | None = None
         """The first node that has written to an input: behind it the program cannot be run instead."""
         self._told = told
@@ -60,17 +74,27 @@ class Checks:
         self._given: frozenset[Any] = frozenset()
         self._kept: frozenset[Any] | None = None
 
+    @property
+    def are_needed(self) -> bool:
+        """Whether there is anything to look at."""
+        return bool(self.writing or self._told or self.tensors or self.refuses_none)
+
     def compute(self, node: Node, values: Mapping[Node, Any]) -> Any:
         """Return the value of a node that is no input, from those that it uses.
 
         Raises:
-            MissedProgramError: It writes to a weight, or has another value than it was told to have.
+            MissedProgramError: It writes to a weight, or is None where the trace took it for something else.
+            WrongTellingError: It has another value than it was told to have.
         """
         if node in self.writing:
             self._check_write(node, values[node.all_input_nodes[0]])
         value = compute(node, values, self._root)
-        if node in self._told and value != self._told[node]:
+        if value is None and self.refuses_none and node._target not in _GIVING_NOTHING:
             raise MissedProgramError
+        if (node in self._told and value != self._told[node]) or (
+            node in self.tensors and type(value) is not torch.Tensor
+        ):
+            raise WrongTellingError
         return value
 
     def check_layer(self, first: Node, last: Node, value: Any) -> None:

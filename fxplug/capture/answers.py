@@ -168,7 +168,10 @@ def class_of(proxy: Any, frame: FrameType) -> type:
         question = "isinstance asks for the class of a value"
     kind = _kind(proxy, tracer)
     if kind is None:
-        raise _unknown_kind(proxy, question)
+        told = None if "attr" in vars(proxy) else tracer.tell(proxy, "__class__")
+        if told is None:
+            raise _unknown_kind(proxy, question)
+        return told
     if classes is not None and issubclass(kind.cls, torch.Tensor) and not _is_answerable(classes):
         raise unknown_value(
             proxy,

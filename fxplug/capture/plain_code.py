@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 import inspect
 import sys
+from itertools import takewhile
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +21,7 @@ from fxplug.capture.world import modes_named
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ATTRIBUTES_OF_TENSORS", "Reads", "reads_of"]
+__all__ = ["ATTRIBUTES_OF_TENSORS", "OF_CONTAINERS", "Reads", "reads_of", "reads_of_function"]
 
 
 class Reads(NamedTuple):
@@ -46,6 +47,10 @@ class Reads(NamedTuple):
     """Those of its object that it reads by ``getattr``, with a constant for where there is none."""
     takes_apart: bool = False
     """Whether it reads elements of other values, unpacks, compares or measures them, or makes texts of them."""
+    classes: tuple[tuple[str, ...], ...] = ()
+    """Names, as those of what is found, of classes for which it asks with ``isinstance``."""
+    needs_examples: bool = False
+    """Whether it does with values what only a run on examples tells: compares them with None, or goes through them."""
 
     @property
     def goes_into_values(self) -> bool:
@@ -86,6 +91,27 @@ _TAKING_APART = frozenset(
         *("BUILD_STRING", "CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE", "FORMAT_WITH_SPEC"),
     }
 )
+_ON_EXAMPLES = frozenset(
+    {
+        *(
+            "CALL_FUNCTION_EX",
+            "CONTAINS_OP",
+            "DICT_MERGE",
+            "DICT_UPDATE",
+            "FOR_ITER",
+            "GET_ITER",
+            "LIST_APPEND",
+        ),
+        *(
+            "LIST_EXTEND",
+            "LIST_TO_TUPLE",
+            "POP_JUMP_BACKWARD_IF_FALSE",
+            "POP_JUMP_BACKWARD_IF_TRUE",
+            "STORE_SUBSCR",
+        ),
+    }
+)
+"""Those of values that may be containers which the program has made: what they do to traced ones is heard of."""
 _LOOPING = frozenset({"END_FOR", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "POP_ITER"})
 _STORE_AND_LOAD = "STORE_FAST_LOAD_FAST"
 _LOADING = frozenset(
@@ -95,18 +121,55 @@ _LOADING = frozenset(
     }
 )
 _WITHOUT_EFFECT = frozenset({"CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "NOP", "PRECALL", "RESUME"})
-_GOING_THROUGH = {"iterator": "element", "element": "", "call": "call"}
-"""What is on top of the stack where elements are taken and called -> what is there one instruction later."""
+_GOING_THROUGH = ("iterator", "pairs", "pair", "key", "element", "modules", "items")
+"""What is on top of the stack where elements are taken."""
+_OF_MODULES = {"children": "modules", "values": "modules", "items": "items"}
+"""Methods of an object that give the modules in it -> what is on top of the stack where they are called."""
+_TAKEN_FROM_BELOW = {
+    **dict.fromkeys(("BINARY_OP", "BINARY_SUBSCR", "COMPARE_OP", "CONTAINS_OP", "IS_OP"), 2),
+    **dict.fromkeys(
+        ("LOAD_ATTR", "LOAD_METHOD", "UNARY_INVERT", "UNARY_NEGATIVE", "UNARY_NOT", "UNARY_POSITIVE"), 1
+    ),
+    **dict.fromkeys(("FORMAT_VALUE", "GET_ITER", "LIST_TO_TUPLE"), 2),
+    **dict.fromkeys(("LOAD_CONST", "LOAD_FAST", "LOAD_GLOBAL", "PUSH_NULL"), 0),
+}
+"""How many values an instruction takes from the stack at most; of those below, one more than their argument says."""
+_TAKEN_AS_SAID = {
+    **dict.fromkeys(("BUILD_LIST", "BUILD_SLICE", "BUILD_STRING", "BUILD_TUPLE", "COPY", "SWAP"), 0),
+    **dict.fromkeys(("BUILD_CONST_KEY_MAP", "LIST_APPEND", "LIST_EXTEND"), 1),
+    **dict.fromkeys(("CALL", "PRECALL"), 2),
+}
 _FINDING = ("super", "super()")
 """What is there where ``super()`` finds a method."""
 _READING = ("getattr", "getattr of self", "getattr name", "getattr default")
 """The same for ``getattr``."""
-_ASKED = frozenset({"len"})
+_ASKED = frozenset({"getattr", "len"})
 """Functions of Python whose calls are heard of in whole programs that are plain."""
-_CALLED = _ASKED | {"abs", "max", "min"}
-"""These, and those that call methods of what they are given."""
+_CALLED = frozenset({"abs", "len", "max", "min"})
+"""Those that call methods of what they are given."""
+OF_CONTAINERS = frozenset(
+    {
+        *CONVERSIONS,
+        *(
+            "all",
+            "any",
+            "bool",
+            "dict",
+            "enumerate",
+            "isinstance",
+            "list",
+            "range",
+            "reversed",
+            "round",
+            "str",
+        ),
+        *("sum", "tuple", "zip"),
+    }
+)
+"""Those that a traced value hears of when it is among what they are given, and that are harmless to anything else."""
 _OF_CLASS = ("__class__",)
 """What a method closes over that says ``super()``."""
+_OF_PAIR = 2
 _OF_GETATTR = 3
 """How many arguments it is given where an attribute may be missing."""
 ATTRIBUTES_OF_TENSORS = frozenset({"T", "device", "dtype", "mT", "ndim", "shape"})
@@ -116,30 +179,53 @@ _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENE
 
 @read_once
 def reads_of(code: CodeType) -> Reads | None:
-    """Return what a plain function reads, by its code; None where it is no plain one."""
+    """Return what a plain method reads, by its code; None where it is no plain one."""
+    return _read(code, code.co_varnames[0] if code.co_argcount else None)
+
+
+@read_once
+def reads_of_function(code: CodeType) -> Reads | None:
+    """Return the same for a function whose first parameter is as the others are."""
+    return _read(code, None)
+
+
+def _read(code: CodeType, own: str | None) -> Reads | None:
     is_closed = code.co_freevars not in {(), _OF_CLASS} or code.co_cellvars or code.co_flags & _SUSPENDED
     if is_closed or getattr(code, "co_exceptiontable", b"") or any(map(_is_code, code.co_consts)):
         return None
     if not code.co_argcount and code.co_flags & inspect.CO_VARARGS:
         return None  # Its object may be among the others.
     scan = scan_of(code)
-    asks = (
-        scan.asks - {*_ASKED, "getattr"}
-        or scan.tests
-        or scan.pairs
-        or scan.comparisons
-        or scan.forwards
-        or scan.is_blind
-    )
-    if asks or any(modes_named(scan.names)):
+    if scan.asks - _ASKED or scan.pairs or scan.forwards or scan.is_blind:
         return None
-    if not (scan.globals.isdisjoint(CONVERSIONS) and scan.names.isdisjoint(OF_SEQUENCES)):
+    if any(modes_named(scan.names)) or not scan.names.isdisjoint(OF_SEQUENCES):
         return None
-    reader = _Reader(code.co_varnames[0] if code.co_argcount else None)
     entries = list(dis.get_instructions(code))
+    reader = _Reader(own, _classes_asked(entries) if "isinstance" in scan.globals else frozenset())
+    if scan.tests or scan.comparisons or not scan.globals.isdisjoint(OF_CONTAINERS):
+        reader.needs_examples = True
     if not all(map(reader.take, entries)):
         return None
     return reader.reads()
+
+
+def _classes_asked(entries: list[dis.Instruction]) -> frozenset[int]:
+    """Return the offsets at which names of classes are read for a call of ``isinstance``, and for nothing else."""
+    entries = [entry for entry in entries if entry.opname not in _WITHOUT_EFFECT]
+    found: set[int] = set()
+    for index, entry in enumerate(entries):
+        if entry.opname != "LOAD_GLOBAL" or entry.argval != "isinstance":
+            continue
+        rest = entries[index + 1 :]
+        is_of_variable = bool(rest) and rest[0].opname == "LOAD_FAST"
+        classes = list(
+            takewhile(lambda one: one.opname in {"LOAD_GLOBAL", "LOAD_ATTR", "BUILD_TUPLE"}, rest[1:])
+        )
+        ends = [one.opname for one in rest[1 + len(classes) :]][:1]
+        targets = any(one.is_jump_target for one in rest[: len(classes) + 2])
+        if is_of_variable and not targets and ends in (["CALL"], ["CALL_FUNCTION"]):
+            found.update(one.offset for one in classes if one.opname == "LOAD_GLOBAL")
+    return frozenset(found)
 
 
 def _is_code(value: Any) -> bool:
@@ -151,14 +237,18 @@ class _Reader:
 
     Args:
         own: The name of the first parameter, the object of a method.
+        classes: Offsets at which names are read of classes that are asked for.
     """
 
-    def __init__(self, own: str | None) -> None:
+    def __init__(self, own: str | None, classes: frozenset[int]) -> None:
         self._own = own
+        self._at_classes = classes
+        self._is_class = False
+        self._classes: dict[tuple[str, ...], None] = {}
         self._top = ""
-        """``"self"``, ``"held"`` (an attribute of it), ``"held, None"``, ``"iterator"`` (over an attribute of it),
-        ``"element"`` (of that), ``"call"`` (an element and arguments), ``"global"`` (or an attribute of one),
-        ``"super"`` (the class), ``"super()"``."""
+        """``"self"``, ``"held"`` (an attribute of it), ``"held, None"``, ``"None"`` (and any other value below),
+        ``"iterator"`` (over an attribute of it, or over itself), ``"element"`` (of that), ``"modules"`` (a method that
+        gives these), ``"global"`` (or an attribute of one), ``"super"`` (the class), ``"super()"``."""
         self._name = ""
         """Of the attribute."""
         self._before = ""
@@ -176,8 +266,13 @@ class _Reader:
         """Variables that hold elements of what is gone through."""
         self._variables: set[str] = set()
         """Those that hold something else, or with which something else is done than to call what they hold."""
-        self._given = 0
-        """How many arguments of a call of an element are on the stack."""
+        self._above: list[int] = []
+        """How many values lie on the stack above each element that is about to be called."""
+        self._enumerates = False
+        """Whether what was loaded last is given to ``enumerate``."""
+        self._gives_pairs = False
+        """Whether what is gone through are pairs of names and elements."""
+        self.needs_examples = False
         self._chain: tuple[str, ...] = ()
         """Names of a global, and of attributes of it in one another."""
         self._found: dict[tuple[str, ...], None] = {}
@@ -193,8 +288,9 @@ class _Reader:
             return None
         called, tested, used = frozenset(self._called), frozenset(self._tested), frozenset(self._used)
         of_values = frozenset(self._looped), frozenset(self._methods), frozenset(self._attributes)
-        more = frozenset(self._inherited), frozenset(self._optional)
-        return Reads(called, tested, used, tuple(self._found), *of_values, *more, self._takes_apart)
+        more = frozenset(self._inherited), frozenset(self._optional), self._takes_apart
+        rest = *of_values, *more, tuple(self._classes), self.needs_examples
+        return Reads(called, tested, used, tuple(self._found), *rest)
 
     def take(self, entry: dis.Instruction) -> bool:
         """Follow an instruction; return whether it is one of a plain function."""
@@ -202,7 +298,9 @@ class _Reader:
         if top == "global" and (
             entry.is_jump_target or name not in {"LOAD_ATTR", "LOAD_METHOD", *_WITHOUT_EFFECT}
         ):
-            self._found[self._chain] = None
+            (self._classes if self._is_class else self._found)[self._chain] = None
+        if self._above and not self._stays_below(entry):
+            return False
         if (follow := self._ways.get(top)) is not None and name not in _WITHOUT_EFFECT:
             return follow(entry, top)
         if entry.is_jump_target and top:
@@ -211,14 +309,27 @@ class _Reader:
             return top != "self" and top not in self._ways and self._follow(entry, "")
         if name in _WITHOUT_EFFECT:
             return True
-        if top == "self" and name not in {"LOAD_ATTR", "LOAD_METHOD"}:
+        if top == "self" and name not in {"GET_ITER", "LOAD_ATTR", "LOAD_METHOD"}:
             return False  # It hands itself on.
-        if top == "held" and name == "GET_ITER":
+        return self._go_on(entry, top) or self._follow(entry, top)
+
+    def _go_on(self, entry: dis.Instruction, top: str) -> bool:
+        """Follow the instructions that go on with the object, or with what it holds, in ways that are known.
+
+        Returns:
+            Whether it is one of these. What is done otherwise to an attribute is noted.
+        """
+        name = entry.opname
+        if top in {"self", "held"} and name == "GET_ITER":
+            self._looped.add(self._name if top == "held" else "")
+            self._top, self._gives_pairs = "iterator", False
+            return True
+        if top == "held" and name in {"CALL", "CALL_FUNCTION"} and self._enumerates and entry.arg == 1:
             self._looped.add(self._name)
-            self._top = "iterator"
+            self._top = "items"
             return True
         if top == "held" and self._is_of_module(entry):
-            self._name, self._top = f"{self._name}.{entry.argval}", "held"
+            self._name += f".{entry.argval}"
             self._takes_apart = True
             return True
         if top == "held":
@@ -227,7 +338,7 @@ class _Reader:
             )
         elif top == "held, None":
             self._note_use(is_used=name != "IS_OP")
-        return self._follow(entry, top)
+        return False
 
     def _is_of_module(self, entry: dis.Instruction) -> bool:
         """Return whether an attribute is read off an attribute of the object that is none of tensors."""
@@ -240,25 +351,49 @@ class _Reader:
         Returns:
             Whether it is one of these.
         """
-        name, self._top = entry.opname, _GOING_THROUGH[top]
+        name, self._top = entry.opname, ""
         if top == "iterator":
+            self._top = "pair" if self._gives_pairs else "element"
             return name == "FOR_ITER"
         if entry.is_jump_target:
             return False
-        if top == "element":
-            self._elements.add(entry.argval)
-            return name == "STORE_FAST" and entry.argval != self._own
-        if name == "LOAD_FAST":
-            self._given += 1
+        if top in {"modules", "items"}:  # The method was read, and is called.
+            self._top, self._gives_pairs = "iterator" if name == "GET_ITER" else top, top == "items"
+            return name == "GET_ITER" or (name in {"CALL", "CALL_METHOD"} and entry.arg == 0)
+        if top == "pair":
+            self._top = "key"
+            return name == "UNPACK_SEQUENCE" and entry.arg == _OF_PAIR
+        if top == "key":
+            self._top = "element"
             self._variables.add(entry.argval)
-            return entry.argval != self._own
-        if name == "LOAD_CONST":
-            self._given += 1
+        else:
+            self._elements.add(entry.argval)
+        return name == "STORE_FAST" and entry.argval != self._own
+
+    def _stays_below(self, entry: dis.Instruction) -> bool:
+        """Follow what lies on the stack above an element that is to be called.
+
+        Returns:
+            Whether the element is not touched until it is called.
+        """
+        name, argument = entry.opname, entry.arg or 0
+        if name in _WITHOUT_EFFECT - {"PRECALL"} or name == "KW_NAMES":
             return True
-        if name == "CALL":
-            self._top = ""
-            return entry.arg == self._given
-        return name == "KW_NAMES"
+        taken = _TAKEN_FROM_BELOW.get(name)
+        if taken is None:
+            more = _TAKEN_AS_SAID.get(name)
+            taken = None if more is None else argument + more
+        if taken is None or entry.is_jump_target:
+            return False
+        is_call = name == "CALL" and argument == self._above[-1]
+        if not is_call and name != "PRECALL" and taken > self._above[-1]:
+            return False
+        if is_call:
+            self._above.pop()
+        if name != "PRECALL":
+            effect = -argument - 1 if name == "CALL" else dis.stack_effect(entry.opcode, entry.arg)
+            self._above = [count + effect for count in self._above]
+        return True
 
     def _find_inherited(self, entry: dis.Instruction, top: str) -> bool:
         """Follow the instructions that find a method with ``super()``.
@@ -311,32 +446,35 @@ class _Reader:
             return self._load(entry, before)
         if name == "LOAD_GLOBAL":
             top = entry.argval if entry.argval in {"getattr", "super"} else "global"
-            self._top, self._chain = top, (entry.argval,)
+            self._top, self._chain, self._is_class = top, (entry.argval,), entry.offset in self._at_classes
             self._takes_apart |= entry.argval in _CALLED
             return True
         if name in {"LOAD_ATTR", "LOAD_METHOD"}:
             return self._read_attribute(entry, top)
-        if top == "held" and _loads_none(entry):
-            self._top = "held, None"
+        if _loads_none(entry):
+            self._top = "held, None" if top == "held" else "None"
             return True
-        if name == "IS_OP":
-            return top == "held, None"
-        if name.endswith(("IF_NONE", "IF_NOT_NONE")):
-            return top == "held"
+        if name == "IS_OP" or name.endswith(("IF_NONE", "IF_NOT_NONE")):
+            self.needs_examples |= not top.startswith("held")
+            return name != "IS_OP" or top.endswith("None")
         if name == "STORE_FAST":
             self._variables.add(entry.argval)
             return entry.argval != self._own
         if name in _TAKING_APART or (name == "BINARY_OP" and entry.argrepr.startswith("[")):
             self._takes_apart = True
             return True
-        return name in _HARMLESS or (name in _LOOPING and bool(self._looped))
+        if name in _ON_EXAMPLES or (name in _LOOPING and not self._looped):
+            self._takes_apart = self.needs_examples = True
+            return True
+        return name in _HARMLESS or name in _LOOPING
 
     def _load(self, entry: dis.Instruction, before: str) -> bool:
         names = entry.argval if isinstance(entry.argval, tuple) else (entry.argval,)
         if before == "PUSH_NULL" and self._elements.issuperset(names) and len(names) == 1:
-            self._top, self._given = "call", 0
+            self._above.append(0)
             return True
         self._variables.update(names)
+        self._enumerates = before == "LOAD_GLOBAL" and self._chain == ("enumerate",)
         if self._own is None or self._own not in names:
             return True
         self._top = "self"
@@ -354,7 +492,10 @@ class _Reader:
         if top != "self":
             (self._methods if is_method else self._attributes).add(name)
             return True
-        if is_method:
+        if is_method and name in _OF_MODULES:
+            self._looped.add(f"{name}()")
+            self._top = _OF_MODULES[name]
+        elif is_method:
             self._called.add(name)
         else:
             self._top, self._name = "held", name

@@ -10,9 +10,11 @@ from __future__ import annotations
 import builtins
 import math
 import weakref
+from enum import EnumMeta
+from functools import partial
 from operator import is_
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional
@@ -23,7 +25,13 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from fxplug.capture.containers import PLAIN, is_of_library
 from fxplug.capture.hazards import FILE_OF_CONTAINERS, scan_of
 from fxplug.capture.live_code import Condition, conditions_in, live_code
-from fxplug.capture.plain_code import ATTRIBUTES_OF_TENSORS, Reads, reads_of
+from fxplug.capture.plain_code import (
+    ATTRIBUTES_OF_TENSORS,
+    OF_CONTAINERS,
+    Reads,
+    reads_of,
+    reads_of_function,
+)
 from fxplug.capture.world import world_found_by, world_kept_by
 from fxplug.semantics.effects import method_computes
 from fxplug.semantics.internals import (
@@ -33,21 +41,25 @@ from fxplug.semantics.internals import (
     is_called_as_modules_are,
     is_run_as_written,
 )
+from fxplug.semantics.kinds import TENSOR_METHODS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
 __all__ = [
     "MissedProgramError",
     "PlainPart",
     "PlainProgram",
+    "function_may_stay",
     "holds_the_same",
     "is_function_of_layers",
     "is_layer_of_torch",
     "is_of_torch",
     "layout_of",
+    "method_may_stay",
     "plain_parts",
     "plain_program",
+    "put_back_lists",
 ]
 
 _ScriptModule: type = torch.jit.ScriptModule
@@ -71,6 +83,12 @@ class PlainProgram(NamedTuple):
     """These functions."""
     asks_for_training: frozenset[type]
     """Those classes of modules of which these read ``training``, of their own module: they can read no other's."""
+    needs_examples: bool
+    """Whether they compare values with None, which a run has to tell to be none."""
+    asks_for_classes: bool
+    """Whether they ask of which class values are."""
+    lists: list[tuple[list[Any], tuple[Any, ...]]]
+    """The lists of constants that they read off modules, with what is in them."""
 
     @property
     def asking(self) -> list[dict[str, Any]]:
@@ -79,11 +97,12 @@ class PlainProgram(NamedTuple):
 
 
 def plain_program(
-    modules: Iterable[nn.Module],
+    modules: Collection[nn.Module],
     code_of: Callable[[FunctionType], CodeType],
     is_remarkable: Callable[[CodeType], bool],
     *,
     with_methods: bool = False,
+    on_examples: bool = False,
 ) -> PlainProgram | None:
     """Return what runs of a program that only has layers of torch and modules with plain forwards, and nothing around.
 
@@ -92,12 +111,14 @@ def plain_program(
         code_of: Returns the own code of a function, whose code may be exchanged.
         is_remarkable: Returns whether there is more to know of a function, by its code.
         with_methods: As in `plain_parts`: all inputs of the program are traced.
+        on_examples: As there: it is run on examples, too.
 
     Returns:
         What its forwards are, and what they call; None for other programs.
     """
     if any(global_hook_tables()) or not _is_base_as_written():
         return None
+    find = partial(plain_parts, code_of=code_of, with_methods=with_methods, on_examples=on_examples)
     found: list[PlainPart] = []
     known: dict[tuple[Any, ...], list[PlainPart]] = {}
     layers: set[type] = set()
@@ -118,9 +139,7 @@ def plain_program(
             if parts is not None and holds_the_same(module, parts):
                 continue
             is_switched = kind.train is not nn.Module.train or kind.eval is not nn.Module.eval
-            parts = (
-                None if is_switched else plain_parts(kind.forward, module, code_of, with_methods=with_methods)
-            )
+            parts = None if is_switched else find(kind.forward, module)
             if parts is None or any(is_remarkable(part.live) for part in parts):
                 return None
             known[layout] = parts
@@ -129,7 +148,32 @@ def plain_program(
                 asking.add(kind)
     except KeyError:  # A module lacks a table that every module has.
         return None
-    return PlainProgram({id(part.code) for part in found}, found, frozenset(asking))
+    needs_examples = any(part.needs_examples for part in found)
+    asks_for_classes = any("isinstance" in part.live.co_names for part in found)
+    lists = [(value, tuple(value)) for value in _lists_in(modules, found)]
+    codes = {id(part.code) for part in found}
+    return PlainProgram(codes, found, frozenset(asking), needs_examples, asks_for_classes, lists)
+
+
+def _lists_in(modules: Iterable[nn.Module], parts: Iterable[PlainPart]) -> Iterator[list[Any]]:
+    """Yield the lists that functions read off modules."""
+    names = frozenset[str]().union(*(part.lists for part in parts))
+    for module in modules if names else ():
+        held = module.__dict__
+        yield from (held[name] for name in names if type(held.get(name)) is list)
+
+
+def put_back_lists(lists: Iterable[tuple[list[Any], tuple[Any, ...]]]) -> None:
+    """Put back into lists what was in them.
+
+    Raises:
+        MissedProgramError: A program has changed one, which was taken for a constant.
+    """
+    changed = [held for held in lists if len(held[0]) != len(held[1]) or not all(map(is_, held[0], held[1]))]
+    for value, before in changed:
+        value[:] = before
+    if changed:
+        raise MissedProgramError
 
 
 def _is_base_as_written() -> bool:
@@ -170,7 +214,10 @@ def is_of_torch(function: Any) -> bool:
 _TORCH = str(torch.__file__).removesuffix("__init__.py")
 _BASE_FILE = module_base.__file__
 _LAYERS_OF_TORCH = module_base.__file__.removesuffix("module.py")
-_RUNNING = ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__setattr__", "train", "eval")
+_RUNNING = (
+    *("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__setattr__", "train", "eval"),
+    *("children", "named_children"),
+)
 
 
 def is_layer_of_torch(kind: type) -> bool:
@@ -219,6 +266,12 @@ class PlainPart(NamedTuple):
     """Its code without what cannot run."""
     answers: tuple[bool | None, ...]
     """What its conditions were found to be (see `fxplug.capture.live_code`)."""
+    is_method: bool
+    """Whether its first parameter is the module."""
+    lists: frozenset[str]
+    """Those of the names that lead to lists."""
+    needs_examples: bool
+    """Whether it is plain in a program that is run on examples, and only there."""
 
 
 def plain_parts(
@@ -227,6 +280,7 @@ def plain_parts(
     code_of: Callable[[FunctionType], CodeType],
     *,
     with_methods: bool = False,
+    on_examples: bool = False,
 ) -> list[PlainPart] | None:
     """Return a plain function and the methods that it calls, which are plain too; None for others.
 
@@ -237,48 +291,92 @@ def plain_parts(
         with_methods: Whether those are plain too that call methods of other values, read attributes of these, take them
             apart, go through lists of modules and compute with numbers (``math``). All values have to be traced ones,
             tensors, numbers and the like then, and what holds these: no code of theirs is looked at.
+        on_examples: Whether those are plain too that call functions of the program, go through containers that they
+            have made and fill these, and compare values with None. What was recorded of traced values has to be looked
+            at in the end, and no value may be None that is computed from the examples.
     """
     if receiver is not None and not _is_quiet(receiver):
         return None
     found: list[PlainPart] = []
-    waiting: list[Any] = [getattr(function, "__func__", function)]
-    seen: set[int] = set()
+    waiting: list[tuple[Any, bool]] = [(getattr(function, "__func__", function), receiver is not None)]
+    seen: set[tuple[int, bool]] = set()
     while waiting:
-        current: Any = waiting.pop()
+        current, is_method = waiting.pop()
         if type(current) is not FunctionType:
             return None
-        if id(current) in seen:
+        key = id(current), is_method  # Not its code: another function may have that, and other defaults.
+        if key in seen:
             continue
-        seen.add(id(current))  # Not its code: another function may have that, and other defaults.
+        seen.add(key)
+        owner = receiver if is_method else None
         code = code_of(current)
-        if code.co_filename == FILE_OF_CONTAINERS and _iterates_as_torch(type(receiver)):
+        if code.co_filename == FILE_OF_CONTAINERS and _iterates_as_torch(type(owner)):
             continue  # It calls modules, and nothing else.
-        # What libraries do in their modules, such as captured ones, is known in other ways.
-        is_foreign = receiver is not None and _is_library_class(type(receiver))
-        # Where other code runs, too, that may change what the answers hang on.
-        answers = _answers(code, current.__globals__, receiver) if with_methods else ()
-        live = live_code(code, answers)
-        reads = None if is_foreign else reads_of(live)
-        if reads is None or not _finds_torch_alone(current, live, reads, with_math=with_methods):
+        plain = _plain_part(current, code, owner, with_methods=with_methods, on_examples=on_examples)
+        if plain is None:
             return None
-        if reads.goes_into_values and not (with_methods and _computes_with_values(reads)):
-            return None
-        if any((reads.called, reads.tested, reads.used, reads.looped, reads.inherited, reads.optional)):
-            methods = None if receiver is None else _methods_called(receiver, reads)
-            if methods is None:
-                return None
-            waiting += [*methods, *(_inherited(current, type(receiver), name) for name in reads.inherited)]
-        called = reads.called | reads.looped
-        values = reads.tested | reads.used | reads.optional
-        found.append(PlainPart(current, code, called, values, live, answers))
+        part, more = plain
+        waiting += more
+        found.append(part)
     return found
 
 
-def _computes_with_values(reads: Reads) -> bool:
-    """Return whether a function does nothing with values but compute others, and read what a traced one records."""
-    return reads.attributes <= ATTRIBUTES_OF_TENSORS and all(
-        method_computes(name) or name in _WRITING for name in reads.methods
-    )
+def _plain_part(
+    function: FunctionType, code: CodeType, owner: Any, *, with_methods: bool, on_examples: bool
+) -> tuple[PlainPart, list[tuple[Any, bool]]] | None:
+    """Return a plain function or method, and what it calls: functions, and whether they are methods of its object."""
+    # Where other code runs, too, that may change what the answers hang on.
+    answers = _answers(code, function.__globals__, owner) if with_methods else ()
+    live = live_code(code, answers)
+    is_method = owner is not None
+    reads = _reads(live, owner, is_function=on_examples and not is_method)
+    if reads is None or (reads.needs_examples and not on_examples):
+        return None
+    helpers = _found_by(function, live, reads, with_math=with_methods)
+    if helpers is None or (helpers and not on_examples):
+        return None
+    if reads.goes_into_values and not (with_methods and _computes_with_values(reads, any_method=on_examples)):
+        return None
+    more = [(helper, False) for helper in helpers]
+    if any((reads.called, reads.tested, reads.used, reads.looped, reads.inherited, reads.optional)):
+        methods = None if owner is None else _methods_called(owner, reads)
+        if methods is None:
+            return None
+        methods += [_inherited(function, type(owner), name) for name in reads.inherited]
+        more += [(method, True) for method in methods]
+    called = reads.called | reads.looped
+    values = reads.tested | reads.used | reads.optional
+    lists = frozenset(name for name in values if owner is not None and type(owner.__dict__.get(name)) is list)
+    if lists and not on_examples:
+        return None
+    rest = is_method, lists, reads.needs_examples
+    return PlainPart(function, code, called, values, live, answers, *rest), more
+
+
+def _reads(code: CodeType, owner: Any, *, is_function: bool) -> Reads | None:
+    """Return what a function or method reads; None where it is no plain one."""
+    if is_function:
+        return reads_of_function(code)
+    # What libraries do in their modules, such as captured ones, is known in other ways.
+    return None if owner is not None and _is_library_class(type(owner)) else reads_of(code)
+
+
+def _computes_with_values(reads: Reads, *, any_method: bool) -> bool:
+    """Return whether a function does nothing with values but compute others, and read what a traced one records.
+
+    Args:
+        reads: What the function reads.
+        any_method: Whether it may call any method: those of traced values are looked at when they were recorded.
+    """
+    attributes = reads.attributes - ATTRIBUTES_OF_TENSORS
+    if any_method:
+        return attributes <= TENSOR_METHODS
+    return not attributes and all(map(method_may_stay, reads.methods))
+
+
+def method_may_stay(name: str) -> bool:
+    """Return whether a method of tensors computes, or does what an operator such as ``+=`` does."""
+    return method_computes(name) or name in _WRITING
 
 
 _WRITING = frozenset({"add_", "clamp_", "div_", "mul_", "relu_", "sigmoid_", "sub_", "tanh_"})
@@ -298,8 +396,8 @@ def holds_the_same(module: nn.Module, parts: Iterable[PlainPart]) -> bool:
     """
     held = module.__dict__
     own, modules = held.get, held["_modules"]
-    for function, code, called, values, _, answers in parts:
-        if answers and _answers(code, function.__globals__, module) != answers:
+    for function, code, called, values, _, answers, is_method, *_ in parts:
+        if answers and _answers(code, function.__globals__, module if is_method else None) != answers:
             return False
         for name in called:
             if own(name) is not None:
@@ -317,45 +415,70 @@ def _holds_constant(held: dict[str, Any], name: str) -> bool:
     One that has nothing there has what its class has, which is a constant if it is one for another module of the class.
     """
     if name in held:
-        return _is_constant(held[name])
+        return _is_constant(held[name]) or _is_list_of_constants(held[name])
     return type(held["_buffers"].get(name, held["_parameters"].get(name))) in PLAIN
 
 
 # -- what a function finds
 
-_quiet: dict[tuple[int, bool], tuple[weakref.ref[CodeType], tuple[Any, ...]]] = {}
-"""Id of code, and whether ``math`` is as torch -> the functions of these that it was found to be plain with."""
+_quiet: dict[tuple[int, bool], tuple[weakref.ref[CodeType], tuple[Any, ...], list[Any]]] = {}
+"""Id of code, and whether ``math`` is as torch -> what of these it finds, and what of that is of the program."""
 
 
-def _finds_torch_alone(function: FunctionType, code: CodeType, reads: Reads, *, with_math: bool) -> bool:
-    """Return whether the globals that a function reads are functions of torch, and its defaults are constants.
+def _found_by(function: FunctionType, code: CodeType, reads: Reads, *, with_math: bool) -> list[Any] | None:
+    """Return the functions of the program that a function finds among globals.
 
     Args:
-        function: The function.
+        function: The function, whose defaults have to be constants.
         code: Its own.
         reads: What it reads.
         with_math: Whether functions of ``math`` are as those of torch, where they are read off the module.
+
+    Returns:
+        These; None where it finds something else than functions, and those of torch that compute.
     """
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     if any(type(value) not in _CONSTANTS for value in defaults):
-        return False
+        return None
     namespace = function.__globals__
     if reads.optional and "getattr" in namespace:
-        return False
+        return None
+    if not all(_is_settled_class(namespace, chain) for chain in reads.classes):
+        return None
     values = tuple([_resolved(namespace, chain, with_math=with_math) for chain in reads.found])
     key = id(code), with_math
     known = _quiet.get(key)
     if known is not None and len(known[1]) == len(values) and all(map(is_, known[1], values)):
-        return True
-    if not all(map(_computes, values)):
-        return False
+        return known[2]
+    others = [value for value in values if not function_may_stay(value)]
+    if not all(map(_is_of_program, others)):
+        return None
     names = scan_of(code).names
     if any(True for _ in world_found_by(namespace, names)) or any(
         True for _ in world_kept_by(function, None, names)
     ):
-        return False
-    _quiet[key] = weakref.ref(code, lambda _: _quiet.pop(key, None)), values
-    return True
+        return None
+    _quiet[key] = weakref.ref(code, lambda _: _quiet.pop(key, None)), values, others
+    return others
+
+
+def _is_settled_class(namespace: dict[str, Any], chain: tuple[str, ...]) -> bool:
+    """Return whether names lead to a class, and to ask whether something is of it runs nothing of a program."""
+    single = namespace.get(chain[0], vars(builtins).get(chain[0])) if len(chain) == 1 else None
+    value = _resolved(namespace, chain, with_math=False) if len(chain) > 1 else single
+    return any(value is one for one in _CLASSES)
+
+
+_CLASSES = (list, tuple, dict, int, float, bool, str, torch.Tensor)
+
+
+def _is_of_program(value: Any) -> bool:
+    """Return whether something is a function whose code may be looked at, and nothing around another one."""
+    return (
+        type(value) is FunctionType
+        and not is_of_library(value.__module__)
+        and "__wrapped__" not in value.__dict__
+    )
 
 
 def _resolved(namespace: dict[str, Any], chain: tuple[str, ...], *, with_math: bool) -> Any:
@@ -368,6 +491,8 @@ def _resolved(namespace: dict[str, Any], chain: tuple[str, ...], *, with_math: b
         return None if first in namespace else _BUILTINS[first]
     if not others and (type(value) not in _FUNCTIONS or getattr(value, "__self__", None) is math):
         return None
+    if isinstance(value, EnumMeta) and len(others) == 1:
+        return value.__members__.get(others[0])
     for name in others:
         if type(value) is not ModuleType or not f"{value.__name__}.".startswith("torch."):
             return None
@@ -381,12 +506,15 @@ _ERRORS = {
     for name, value in vars(builtins).items()
     if isinstance(value, type) and issubclass(value, Exception)
 }
-_BUILTINS: dict[str, Any] = {**_ERRORS, "abs": abs, "len": len, "max": max, "min": min}
+_BUILTINS: dict[str, Any] = {
+    **_ERRORS,
+    **{name: getattr(builtins, name) for name in ("abs", "len", "max", "min", *OF_CONTAINERS)},
+}
 """What of Python's own a plain program may call by its name."""
 
 
-def _computes(value: Any) -> bool:
-    """Return whether something is a function of torch that computes, or a plain value."""
+def function_may_stay(value: Any) -> bool:
+    """Return whether something is a function of torch or ``math`` that computes, or a plain value."""
     kind = type(value)
     if kind is FunctionType:
         is_one = value in _FURTHER or vars(torch.nn.functional).get(value.__name__) is value
@@ -399,8 +527,8 @@ def _computes(value: Any) -> bool:
         # Only what was read off the module is a function of ``math`` here, where the tracer hears of its calls.
         return value.__self__ is math or value.__module__ in MODULES_OF_OPERATORS
     if kind is type:
-        return value in _ERRORS.values()
-    return kind in {int, float, bool, torch.dtype}
+        return value in _BUILTINS.values()
+    return kind in {int, float, bool, torch.dtype} or _is_member(value)
 
 
 _FILES_OF_FUNCTIONS = (str(torch.nn.functional.__file__), str(torch.functional.__file__))
@@ -467,7 +595,7 @@ def _methods_called(receiver: nn.Module, reads: Reads) -> list[Any] | None:
             methods.append(value)
         elif (module := modules.get(name)) is not None and not _is_quiet(module):
             return None
-    if not all(_is_list_of_modules(receiver, name) for name in reads.looped):
+    if not all(_gives_modules(receiver, name) for name in reads.looped):
         return None
     if not all(_is_absent(receiver, name) or _holds_value(receiver, name) for name in reads.optional):
         return None
@@ -491,8 +619,16 @@ def _inherited(function: FunctionType, owner: type, name: str) -> Any:
     return None if kind is None or _is_library_class(kind) else kind.__dict__[name]
 
 
-def _is_list_of_modules(receiver: nn.Module, name: str) -> bool:
-    """Return whether an attribute of a module is a list of modules of torch, which yields what it holds."""
+def _gives_modules(receiver: nn.Module, name: str) -> bool:
+    """Return whether an attribute of a module is a list of modules of torch, which yields what it holds.
+
+    Without a name it is the module itself; with parentheses a method of torch that gives the modules in it.
+    """
+    if not name:
+        return isinstance(receiver, (nn.ModuleList, nn.Sequential)) and _iterates_as_torch(type(receiver))
+    if name.endswith("()"):
+        method = getattr(type(receiver), name.removesuffix("()"), None)
+        return name.removesuffix("()") not in receiver.__dict__ and is_written_in(method, _LAYERS_OF_TORCH)
     held = receiver.__dict__
     if name in held or _of_class(type(receiver), name) is not _ABSENT:
         return False
@@ -518,7 +654,37 @@ def _of_class(kind: type, name: str) -> Any:
 def _is_constant(value: Any) -> bool:
     """Return whether a value is what it is, or a tuple of such."""
     kind = type(value)
-    return kind in _CONSTANTS or (kind in {tuple, torch.Size} and all(map(_is_constant, value)))
+    return (
+        kind in _CONSTANTS
+        or (kind in {tuple, torch.Size} and all(map(_is_constant, value)))
+        or _is_member(value)
+    )
+
+
+def _is_member(value: Any) -> bool:
+    """Return whether a value is a member of an enumeration, which compares and hashes as Python has it."""
+    kind = type(value)
+    if not isinstance(kind, EnumMeta):
+        return False
+    own = [base for base in kind.__mro__ if base.__module__ not in {"builtins", "enum"}]
+    return not any(name in base.__dict__ for base in own for name in _OF_COMPARISONS)
+
+
+_OF_COMPARISONS = (
+    "__eq__",
+    "__ne__",
+    "__hash__",
+    "__bool__",
+    "__getattribute__",
+    "__getattr__",
+    "__len__",
+    "__contains__",
+)
+
+
+def _is_list_of_constants(value: Any) -> bool:
+    """Return whether a value is a list of constants. The program may change it, so it is to be looked at behind."""
+    return type(value) is list and all(map(_is_constant, cast("list[Any]", value)))
 
 
 def _answers(code: CodeType, namespace: dict[str, Any], receiver: Any) -> tuple[bool | None, ...]:
@@ -580,19 +746,20 @@ def _is_harmless(module: nn.Module, name: str, *, may_be_module: bool) -> bool:
     value = _of_class(type(module), name)
     if inner:
         owner = None if value is not _ABSENT or name in held else held["_modules"].get(name)
-        is_own = inner == "training"  # Whose flag it reads is not told.
-        return not is_own and _is_quiet(owner) and _is_harmless(owner, inner, may_be_module=may_be_module)
+        if owner is None or inner == "training":  # Whose flag it reads is not told.
+            return False
+        return _is_quiet(owner) and _is_harmless(owner, inner, may_be_module=may_be_module)
     if value is not _ABSENT:
         return _is_constant(value) and _is_constant(held.get(name))
     if name in held:
-        return _is_constant(held[name])
+        return _is_constant(held[name]) or _is_list_of_constants(held[name])
     for table in ("_parameters", "_buffers"):
         if name in held[table]:
             return type(held[table][name]) in PLAIN
-    if name not in held["_modules"] or not may_be_module:
+    if name not in held["_modules"]:
         return False
     found = held["_modules"][name]
-    return found is None or _is_quiet(found)
+    return found is None or (may_be_module and _is_quiet(found))
 
 
 _OF_MODULES = frozenset(vars(nn.Module))

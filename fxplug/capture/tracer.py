@@ -8,7 +8,7 @@ import math
 import time
 from contextvars import copy_context
 from functools import partial
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,6 +52,7 @@ from fxplug.capture.plain_functions import (
     PlainProgram,
     is_layer_of_torch,
     plain_program,
+    put_back_lists,
 )
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, check_settings, is_leaf_by_class
 from fxplug.capture.proxy import AS_A_RESULT, Attribute, Proxy
@@ -193,7 +194,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     _answer: Callable[[Node], bool | None] | None = None
     """Returns whether the value of a node is true, or None where that stays unknown, as it does by default."""
     _tell: Callable[[Node, str], Any] | None = None
-    """Returns what an attribute of the value of a node says, or None where that stays unknown, as it does by default."""
+    """Returns what an attribute of the value of a node says, or None where that stays unknown, as by default."""
+    _plain: PlainProgram | None
+    _pure_calls: PureCalls | None
+    left_out: Mapping[str, Any] = MappingProxyType({})
+    """Inputs that the program is traced with, and that others say something of."""
     hears_functions = False
     """Whether calls of functions are heard of that no name in the program leads to."""
     _names_inputs_by_path = False
@@ -231,8 +236,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._readers, self._names_forward = [], False
         self._compares = self._finds_weights = self._is_plain = self._is_watched = self._is_lean = False
         self._is_repeated = self._ended = self.has_checks = self.has_written = self.has_made_constants = False
-        self._plain: PlainProgram | None = None
-        self._pure: PureCalls | None = None
+        self._plain = self._pure_calls = None
         self._forget_layers()
         self._constants = Constants()
         self.new_constants = []
@@ -444,15 +448,29 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         # Such a program holds nothing that has a state of its own.
         known = FORWARDS | STATEFUL_USES | {"training"} if with_methods else FORWARDS
         return plain_program(
-            self._below, own_code, partial(self._is_remarkable, known=known), with_methods=with_methods
+            self._below,
+            own_code,
+            partial(self._is_remarkable, known=known),
+            with_methods=with_methods,
+            on_examples=with_methods and self.traces_plain_alone,
         )
+
+    @property
+    def plain(self) -> PlainProgram | None:
+        """What is known of the program, if it is a plain one."""
+        return self._plain
+
+    @property
+    def needs_examples(self) -> bool:
+        """Whether a plain program is one on examples alone: it compares values with None, or goes through them."""
+        return self._plain is not None and self._plain.needs_examples
 
     @property
     def pure_calls(self) -> PureCalls:
         """Knows which calls of a plain program write to nothing."""
-        if self._pure is None:
-            self._pure = PureCalls(self.root, self._below, self._paths)
-        return self._pure
+        if self._pure_calls is None:
+            self._pure_calls = PureCalls(self.root, self._below, self._paths)
+        return self._pure_calls
 
     def _judge(self, root: Any, concrete_args: Any) -> None:
         """Look, when all is recorded, whether the graph does what the program does at every call."""
@@ -499,6 +517,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         finally:
             self._end_in(session)
             self._refusals += filter(was_caught, made)
+            if self._plain is not None and self._plain.lists:
+                put_back_lists(self._plain.lists)
         self._refuse_what_was_caught()
         return result
 
@@ -761,8 +781,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         given = self._values_of_inputs(source, inputs, concrete_args)
         defaults = self._taken_defaults
         defaults.note_inputs(inputs, given)
-        if defaults.taken:
-            given = {**given, **defaults.taken}
+        if defaults.taken or self.left_out:
+            given = {**given, **defaults.taken, **self.left_out}
         present = {*given, *defaults.present()}
         plan = InputPlan(inputs, given, named_by_path=self._names_inputs_by_path)
         values: list[Any] = [] if root is None else [root]
@@ -773,6 +793,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             values.append(value)
             if proxy is None:
                 run.constants.add(entry.input.name)
+                continue
+            if entry.input.name in self.left_out:
                 continue
             if value is not proxy:
                 checks.append((entry.path, proxy, value))

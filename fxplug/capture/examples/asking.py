@@ -53,7 +53,7 @@ def changes_rank(node: Node) -> bool:
         return False
     target: Any = node.target
     if target is operator.getitem:
-        return not all(map(_is_settled_index, nodes_in(node.args[1])))
+        return not all(map(is_settled_index, nodes_in(node.args[1])))
     name = str(getattr(target, "__name__", ""))
     if not isinstance(target, BuiltinFunctionType):
         home = str(getattr(target, "__module__", None)).partition(".")[0]
@@ -62,7 +62,7 @@ def changes_rank(node: Node) -> bool:
     return name in _CHANGES_RANK or _joins_dimensions(node, name)
 
 
-def _is_settled_index(index: Node) -> bool:
+def is_settled_index(index: Node) -> bool:
     """Return whether an index is a mask whatever the inputs are, or never one: a tensor of another class may be either.
 
     A mask takes away as many dimensions as it has, and an index puts its own in their place. Which of both something

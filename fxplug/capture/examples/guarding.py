@@ -24,6 +24,7 @@ __all__ = [
     "guard_at",
     "guard_of",
     "guards_of_inputs",
+    "present",
     "size_text",
 ]
 
@@ -158,30 +159,47 @@ def guards_of_inputs(
     values: Iterable[torch.Tensor],
     predicates: Mapping[Node, Guard],
     asked: Guard | None,
+    said: Iterable[tuple[Node, Any]] = (),
 ) -> tuple[Graph, tuple[Guard, ...]] | None:
     """Return, as `GuardCollector.finish` does, guards of inputs that are tensors; None without such.
 
     Args:
         inputs: The placeholders of the graph that was recorded.
-        values: One tensor for each of them.
+        values: One tensor for each of the first of them.
         predicates: What has to be true, with the guards that say it.
         asked: Where the program has asked how many dimensions they have, which they have to have in all runs then.
+        said: What inputs have to be: each with None, a flag, a class, or `present`.
     """
-    if not predicates and asked is None:
+    said = list(said)
+    if not predicates and asked is None and not said:
         return None
     answering = Graph()
     copies = {node: answering.node_copy(node) for node in inputs}
-    pairs = list(zip(copies.values(), values, strict=True)) if asked is not None else []
+    pairs = list(zip(copies.values(), values, strict=False)) if asked is not None else []
     answers = [_copy(answering, predicate, copies) for predicate in predicates]
     dimensions = [
         answering.call_function(operator.eq, (answering.call_method("dim", (node,)), value.dim()))
         for node, value in pairs
     ]
-    answering.output((*answers, *dimensions))
-    guards = list(predicates.values())
+    others = [_predicate_of(answering, copies[node], value) for node, value in said]
+    answering.output((*answers, *others, *dimensions))
+    guards = [*predicates.values(), *(Guard(expression(other), "", "") for other in others)]
     if asked is not None:
         guards += [Guard(expression(answer), asked.line, asked.source) for answer in dimensions]
     return answering, tuple(guards)
+
+
+present: Any = object()
+"""Says of an input that it has to be something else than None."""
+
+
+def _predicate_of(graph: Graph, node: Node, value: Any) -> Node:
+    """Record the question whether an input is a value, or of a class."""
+    if value is present:
+        return graph.call_function(operator.is_not, (node, None))
+    if isinstance(value, type):
+        node = graph.call_function(class_of, (node,))
+    return graph.call_function(operator.is_, (node, value))
 
 
 def fails_for_none(node: Node) -> bool:
