@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fxplug.capture.examples.asking import INSIDE, changes_rank, is_settled_index
@@ -19,6 +20,7 @@ from fxplug.capture.plain_functions import function_may_stay, method_may_stay
 from fxplug.ir import Node, effects, writes
 from fxplug.semantics.checks import check_equal, check_length, check_true, same_value
 from fxplug.semantics.kinds import count_of_results, tells_of_tensor
+from fxplug.semantics.libraries import what_does
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -79,7 +81,7 @@ def settle_checks(graph: Graph, checks: Iterable[Node]) -> None:
         for part in _parts(check, value, count):
             if not part.users:
                 graph.erase_node(part)
-        if _is_shape(value) or _count_of(value) == count:
+        if _follows_from_inputs(value) or _count_of(value) == count:
             graph.erase_node(check)
             if _is_shape(value) and not value.users:
                 graph.erase_node(value)
@@ -91,6 +93,12 @@ def settle_checks(graph: Graph, checks: Iterable[Node]) -> None:
             guard = places[place] = guard_at(origin, "")
         text = f"len({expression(value, INSIDE)}) == {count} (asked at {guard.line}: {guard.source!r})"
         check.args = (value, count, text)
+
+
+def _follows_from_inputs(value: Node) -> bool:
+    """Return whether a value is all sizes of a tensor that is no weight: how many follows from those of inputs."""
+    tensor = value._args[0] if value._args else None
+    return _is_shape(value) and isinstance(tensor, Node) and tensor._op != "get_attr"
 
 
 def mark_checks_behind(node: Node | None) -> None:
@@ -178,7 +186,7 @@ def do_more(
     settled = all(_may_be_settled(cast("Node", check._args[0])) for check in checks)
     if tracer.has_made_constants or not settled:
         return True
-    seen: set[Any] = {check_equal, check_length, check_true, same_value}
+    seen: set[Any] = {check_equal, check_length, check_true, same_value, OrderedDict}
     reads = len(tracer.weight_nodes)  # Of layers alone.
     for node in nodes:
         op, target = node._op, node._target
@@ -188,8 +196,7 @@ def do_more(
             if not _is_given_plainly(node):
                 return True
         elif target is getattr or (op == "call_method" and target == "size"):
-            is_told = target is not getattr or node._args[1] in _READ_ANEW or node in answers.constant
-            if not is_told or _asks_of_weight(node):
+            if not (target is not getattr or node._args[1] in _READ_ANEW or node in answers.constant):
                 return True
         elif target not in seen:  # What hangs on the numbers that a call is given is looked at in the end.
             seen.add(target)
@@ -203,7 +210,9 @@ def _may_stay(op: str, target: Any) -> bool:
     """Return whether a call computes, and does not tell what a tensor is like: that is a constant on examples."""
     if op == "call_method":
         return method_may_stay(target) and (target in _READ_ANEW or not tells_of_tensor(target))
-    return op != "call_function" or (function_may_stay(target) and target.__module__ != "builtins")
+    if op != "call_function":
+        return True
+    return what_does(target) is not None or (function_may_stay(target) and target.__module__ != "builtins")
 
 
 def _is_given_plainly(node: Node) -> bool:
@@ -255,12 +264,6 @@ def _may_be_settled(value: Node) -> bool:
     return (
         _name_of(value) in _PARTED or count_of_results(value._target, value._args, value._kwargs) is not None
     )
-
-
-def _asks_of_weight(node: Node) -> bool:
-    """Return whether a call reads all sizes of a weight."""
-    value = node._args[0]
-    return isinstance(value, Node) and value._op == "get_attr" and _is_shape(node)
 
 
 _OPERATORS = frozenset(value for value in vars(operator).values() if callable(value))

@@ -133,7 +133,7 @@ class BegunRun:
         checks: What is looked at.
     """
 
-    most = 64 * 2**20
+    most = 256 * 2**20
     """How many bytes the values may take."""
 
     def __init__(

@@ -11,7 +11,7 @@ import inspect
 import sys
 from itertools import takewhile
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fxplug.capture.bytecode import read_once
 from fxplug.capture.conversions import CONVERSIONS
@@ -19,7 +19,7 @@ from fxplug.capture.hazards import OF_SEQUENCES, scan_of
 from fxplug.capture.world import modes_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 __all__ = ["ATTRIBUTES_OF_TENSORS", "OF_CONTAINERS", "Reads", "reads_of", "reads_of_function"]
 
@@ -105,10 +105,12 @@ _ON_EXAMPLES = frozenset(
         *(
             "LIST_EXTEND",
             "LIST_TO_TUPLE",
+            "MAP_ADD",
             "POP_JUMP_BACKWARD_IF_FALSE",
             "POP_JUMP_BACKWARD_IF_TRUE",
-            "STORE_SUBSCR",
         ),
+        *("COPY_FREE_VARS", "LOAD_CLOSURE", "MAKE_CELL", "MAKE_FUNCTION", "RETURN_GENERATOR", "STORE_SUBSCR"),
+        "YIELD_VALUE",
     }
 )
 """Those of values that may be containers which the program has made: what they do to traced ones is heard of."""
@@ -117,12 +119,15 @@ _STORE_AND_LOAD = "STORE_FAST_LOAD_FAST"
 _LOADING = frozenset(
     {
         *("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_BORROW_LOAD_FAST_BORROW", "LOAD_FAST_LOAD_FAST"),
-        _STORE_AND_LOAD,
+        *("LOAD_DEREF", _STORE_AND_LOAD),
     }
 )
 _WITHOUT_EFFECT = frozenset({"CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "NOP", "PRECALL", "RESUME"})
-_GOING_THROUGH = ("iterator", "pairs", "pair", "key", "element", "modules", "items")
+_GOING_THROUGH = ("iterator", "pair", "key", "element", "modules", "items", "index")
 """What is on top of the stack where elements are taken."""
+_INDICES = frozenset({"LOAD_CONST", "LOAD_FAST"})
+_ANY_ELEMENT = "<element>"
+"""Stands for the variable of an element that is called at once."""
 _OF_MODULES = {"children": "modules", "values": "modules", "items": "items"}
 """Methods of an object that give the modules in it -> what is on top of the stack where they are called."""
 _TAKEN_FROM_BELOW = {
@@ -189,9 +194,17 @@ def reads_of_function(code: CodeType) -> Reads | None:
     return _read(code, None)
 
 
-def _read(code: CodeType, own: str | None) -> Reads | None:
-    is_closed = code.co_freevars not in {(), _OF_CLASS} or code.co_cellvars or code.co_flags & _SUSPENDED
-    if is_closed or getattr(code, "co_exceptiontable", b"") or any(map(_is_code, code.co_consts)):
+def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads | None:
+    """Return what a function reads.
+
+    Args:
+        code: Of the function.
+        own: Its parameter that is its object.
+        is_inner: Whether it is one of those that Python makes of a comprehension.
+    """
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    is_open = is_inner or (code.co_freevars in {(), _OF_CLASS} and not code.co_flags & _SUSPENDED)
+    if not is_open or getattr(code, "co_exceptiontable", b"") or own in code.co_cellvars:
         return None
     if not code.co_argcount and code.co_flags & inspect.CO_VARARGS:
         return None  # Its object may be among the others.
@@ -202,11 +215,15 @@ def _read(code: CodeType, own: str | None) -> Reads | None:
         return None
     entries = list(dis.get_instructions(code))
     reader = _Reader(own, _classes_asked(entries) if "isinstance" in scan.globals else frozenset())
-    if scan.tests or scan.comparisons or not scan.globals.isdisjoint(OF_CONTAINERS):
+    if scan.tests or scan.comparisons or inner or not scan.globals.isdisjoint(OF_CONTAINERS):
         reader.needs_examples = True
     if not all(map(reader.take, entries)):
         return None
-    return reader.reads()
+    parts = [_read(one, None, is_inner=True) if one.co_name in _COMPREHENSIONS else None for one in inner]
+    return reader.reads([part for part in parts if part is not None]) if all(parts) else None
+
+
+_COMPREHENSIONS = frozenset({"<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"})
 
 
 def _classes_asked(entries: list[dis.Instruction]) -> frozenset[int]:
@@ -226,10 +243,6 @@ def _classes_asked(entries: list[dis.Instruction]) -> frozenset[int]:
         if is_of_variable and not targets and ends in (["CALL"], ["CALL_FUNCTION"]):
             found.update(one.offset for one in classes if one.opname == "LOAD_GLOBAL")
     return frozenset(found)
-
-
-def _is_code(value: Any) -> bool:
-    return isinstance(value, CodeType)
 
 
 class _Reader:
@@ -257,6 +270,10 @@ class _Reader:
         self._tested: set[str] = set()
         self._used: set[str] = set()
         self._looped: set[str] = set()
+        self._source = ""
+        """What is gone through: the name of an attribute, or of a method with parentheses; of itself nothing."""
+        self._loops: list[tuple[str, str]] = []
+        """That, and the variable that holds an element of it; nothing for that of a comprehension."""
         self._methods: set[str] = set()
         self._attributes: set[str] = set()
         self._inherited: set[str] = set()
@@ -268,6 +285,8 @@ class _Reader:
         """Those that hold something else, or with which something else is done than to call what they hold."""
         self._above: list[int] = []
         """How many values lie on the stack above each element that is about to be called."""
+        self._is_called = False
+        """Whether what comes of an attribute is called."""
         self._enumerates = False
         """Whether what was loaded last is given to ``enumerate``."""
         self._gives_pairs = False
@@ -282,10 +301,22 @@ class _Reader:
             **dict.fromkeys(_READING, self._read_optional),
         }
 
-    def reads(self) -> Reads | None:
-        """Return what was read; None where what is gone through may be more than called."""
-        if not self._elements.isdisjoint(self._variables):
-            return None
+    def reads(self, inner: Iterable[Reads]) -> Reads | None:
+        """Return what was read; None where what is gone through may be more than called.
+
+        Args:
+            inner: What functions in this one read.
+        """
+        for source, element in self._loops:
+            # With elements of which more is done than that they are called, they are to be constants, and no modules.
+            is_of_modules = element and element not in self._variables
+            (self._looped if is_of_modules else self._used).add(source)
+            self.needs_examples |= not is_of_modules
+        for part in inner:
+            self._found.update(dict.fromkeys(part.found))
+            self._classes.update(dict.fromkeys(part.classes))
+            self._methods |= part.methods
+            self._attributes |= part.attributes
         called, tested, used = frozenset(self._called), frozenset(self._tested), frozenset(self._used)
         of_values = frozenset(self._looped), frozenset(self._methods), frozenset(self._attributes)
         more = frozenset(self._inherited), frozenset(self._optional), self._takes_apart
@@ -303,7 +334,7 @@ class _Reader:
             return False
         if (follow := self._ways.get(top)) is not None and name not in _WITHOUT_EFFECT:
             return follow(entry, top)
-        if entry.is_jump_target and top:
+        if entry.is_jump_target and top and not (top == "iterator" and name in _WITHOUT_EFFECT):
             # Something else may be there when the code comes from elsewhere.
             self._note_use(is_used=True)
             return top != "self" and top not in self._ways and self._follow(entry, "")
@@ -321,12 +352,16 @@ class _Reader:
         """
         name = entry.opname
         if top in {"self", "held"} and name == "GET_ITER":
-            self._looped.add(self._name if top == "held" else "")
+            self._source = self._name if top == "held" else ""
             self._top, self._gives_pairs = "iterator", False
             return True
         if top == "held" and name in {"CALL", "CALL_FUNCTION"} and self._enumerates and entry.arg == 1:
-            self._looped.add(self._name)
+            self._source = self._name
             self._top = "items"
+            return True
+        if top == "held" and self._is_called and name in _INDICES and entry.argval not in {None, self._own}:
+            self._top = "index"
+            self._variables.update([entry.argval] if name == "LOAD_FAST" else ())
             return True
         if top == "held" and self._is_of_module(entry):
             self._name += f".{entry.argval}"
@@ -353,10 +388,17 @@ class _Reader:
         """
         name, self._top = entry.opname, ""
         if top == "iterator":
+            if name == "CALL":  # That of a comprehension.
+                self._loops.append((self._source, ""))
+                return entry.arg == 0
             self._top = "pair" if self._gives_pairs else "element"
             return name == "FOR_ITER"
         if entry.is_jump_target:
             return False
+        if top == "index":
+            self._loops.append((self._name, _ANY_ELEMENT))
+            self._above.append(0)
+            return name == "BINARY_SUBSCR"
         if top in {"modules", "items"}:  # The method was read, and is called.
             self._top, self._gives_pairs = "iterator" if name == "GET_ITER" else top, top == "items"
             return name == "GET_ITER" or (name in {"CALL", "CALL_METHOD"} and entry.arg == 0)
@@ -368,6 +410,7 @@ class _Reader:
             self._variables.add(entry.argval)
         else:
             self._elements.add(entry.argval)
+            self._loops.append((self._source, entry.argval))
         return name == "STORE_FAST" and entry.argval != self._own
 
     def _stays_below(self, entry: dis.Instruction) -> bool:
@@ -457,13 +500,13 @@ class _Reader:
         if name == "IS_OP" or name.endswith(("IF_NONE", "IF_NOT_NONE")):
             self.needs_examples |= not top.startswith("held")
             return name != "IS_OP" or top.endswith("None")
-        if name == "STORE_FAST":
+        if name in {"STORE_FAST", "STORE_DEREF"}:
             self._variables.add(entry.argval)
             return entry.argval != self._own
         if name in _TAKING_APART or (name == "BINARY_OP" and entry.argrepr.startswith("[")):
             self._takes_apart = True
             return True
-        if name in _ON_EXAMPLES or (name in _LOOPING and not self._looped):
+        if name in _ON_EXAMPLES or (name in _LOOPING and not self._loops):
             self._takes_apart = self.needs_examples = True
             return True
         return name in _HARMLESS or name in _LOOPING
@@ -476,8 +519,8 @@ class _Reader:
         self._variables.update(names)
         self._enumerates = before == "LOAD_GLOBAL" and self._chain == ("enumerate",)
         if self._own is None or self._own not in names:
-            return True
-        self._top = "self"
+            return "__class__" not in names
+        self._top, self._is_called = "self", before == "PUSH_NULL"
         is_stored = entry.opname == _STORE_AND_LOAD and names[0] == self._own
         return names.count(self._own) == 1 and names[-1] == self._own and not is_stored
 
@@ -493,7 +536,7 @@ class _Reader:
             (self._methods if is_method else self._attributes).add(name)
             return True
         if is_method and name in _OF_MODULES:
-            self._looped.add(f"{name}()")
+            self._source = f"{name}()"
             self._top = _OF_MODULES[name]
         elif is_method:
             self._called.add(name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import math
 import weakref
+from collections import OrderedDict
 from enum import EnumMeta
 from functools import partial
 from operator import is_
@@ -42,6 +43,7 @@ from fxplug.semantics.internals import (
     is_run_as_written,
 )
 from fxplug.semantics.kinds import TENSOR_METHODS
+from fxplug.semantics.libraries import what_does
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -59,7 +61,7 @@ __all__ = [
     "method_may_stay",
     "plain_parts",
     "plain_program",
-    "put_back_lists",
+    "put_back",
 ]
 
 _ScriptModule: type = torch.jit.ScriptModule
@@ -87,8 +89,8 @@ class PlainProgram(NamedTuple):
     """Whether they compare values with None, which a run has to tell to be none."""
     asks_for_classes: bool
     """Whether they ask of which class values are."""
-    lists: list[tuple[list[Any], tuple[Any, ...]]]
-    """The lists of constants that they read off modules, with what is in them."""
+    containers: list[tuple[Any, Any]]
+    """The lists and dicts of constants that they read off modules, each with a copy."""
 
     @property
     def asking(self) -> list[dict[str, Any]]:
@@ -150,30 +152,41 @@ def plain_program(
         return None
     needs_examples = any(part.needs_examples for part in found)
     asks_for_classes = any("isinstance" in part.live.co_names for part in found)
-    lists = [(value, tuple(value)) for value in _lists_in(modules, found)]
-    codes = {id(part.code) for part in found}
-    return PlainProgram(codes, found, frozenset(asking), needs_examples, asks_for_classes, lists)
+    containers = [(value, value.copy()) for value in _containers_in(modules, found)]
+    codes = set[int]().union(*(scan_of(part.code).codes for part in found))
+    return PlainProgram(codes, found, frozenset(asking), needs_examples, asks_for_classes, containers)
 
 
-def _lists_in(modules: Iterable[nn.Module], parts: Iterable[PlainPart]) -> Iterator[list[Any]]:
-    """Yield the lists that functions read off modules."""
-    names = frozenset[str]().union(*(part.lists for part in parts))
+def _containers_in(modules: Iterable[nn.Module], parts: Iterable[PlainPart]) -> Iterator[Any]:
+    """Yield the lists and dicts that functions read off modules."""
+    names = frozenset[str]().union(*(part.containers for part in parts))
     for module in modules if names else ():
         held = module.__dict__
-        yield from (held[name] for name in names if type(held.get(name)) is list)
+        yield from (held[name] for name in names if type(held.get(name)) in _CONTAINERS_OF_CONSTANTS)
 
 
-def put_back_lists(lists: Iterable[tuple[list[Any], tuple[Any, ...]]]) -> None:
-    """Put back into lists what was in them.
+def put_back(containers: Iterable[tuple[Any, Any]]) -> None:
+    """Put back into lists and dicts what was in them.
+
+    Args:
+        containers: Each with a copy of what it was.
 
     Raises:
         MissedProgramError: A program has changed one, which was taken for a constant.
     """
-    changed = [held for held in lists if len(held[0]) != len(held[1]) or not all(map(is_, held[0], held[1]))]
+    changed = [(value, before) for value, before in containers if not _is_like(value, before)]
     for value, before in changed:
-        value[:] = before
+        value.clear()
+        (value.update if type(value) is dict else value.extend)(before)
     if changed:
         raise MissedProgramError
+
+
+def _is_like(value: Any, other: Any) -> bool:
+    """Return whether two lists or dicts hold the same objects in the same order."""
+    pairs = zip(value, other, strict=False)
+    is_same = len(value) == len(other) and all(one is another for one, another in pairs)
+    return is_same and (type(value) is list or all(map(is_, value.values(), other.values())))
 
 
 def _is_base_as_written() -> bool:
@@ -268,8 +281,8 @@ class PlainPart(NamedTuple):
     """What its conditions were found to be (see `fxplug.capture.live_code`)."""
     is_method: bool
     """Whether its first parameter is the module."""
-    lists: frozenset[str]
-    """Those of the names that lead to lists."""
+    containers: frozenset[str]
+    """Those of the names that lead to lists and dicts."""
     needs_examples: bool
     """Whether it is plain in a program that is run on examples, and only there."""
 
@@ -346,10 +359,11 @@ def _plain_part(
         more += [(method, True) for method in methods]
     called = reads.called | reads.looped
     values = reads.tested | reads.used | reads.optional
-    lists = frozenset(name for name in values if owner is not None and type(owner.__dict__.get(name)) is list)
-    if lists and not on_examples:
+    held = {} if owner is None else owner.__dict__
+    containers = frozenset(name for name in values if type(held.get(name)) in _CONTAINERS_OF_CONSTANTS)
+    if containers and not on_examples:
         return None
-    rest = is_method, lists, reads.needs_examples
+    rest = is_method, containers, reads.needs_examples
     return PlainPart(function, code, called, values, live, answers, *rest), more
 
 
@@ -415,7 +429,7 @@ def _holds_constant(held: dict[str, Any], name: str) -> bool:
     One that has nothing there has what its class has, which is a constant if it is one for another module of the class.
     """
     if name in held:
-        return _is_constant(held[name]) or _is_list_of_constants(held[name])
+        return _is_constant(held[name]) or _holds_constants(held[name])
     return type(held["_buffers"].get(name, held["_parameters"].get(name))) in PLAIN
 
 
@@ -450,7 +464,7 @@ def _found_by(function: FunctionType, code: CodeType, reads: Reads, *, with_math
     known = _quiet.get(key)
     if known is not None and len(known[1]) == len(values) and all(map(is_, known[1], values)):
         return known[2]
-    others = [value for value in values if not function_may_stay(value)]
+    others = [value for value in values if not (function_may_stay(value) or what_does(value) in _COMPUTING)]
     if not all(map(_is_of_program, others)):
         return None
     names = scan_of(code).names
@@ -460,6 +474,9 @@ def _found_by(function: FunctionType, code: CodeType, reads: Reads, *, with_math
         return None
     _quiet[key] = weakref.ref(code, lambda _: _quiet.pop(key, None)), values, others
     return others
+
+
+_COMPUTING = frozenset({"computes", "draws in training", "drops in training"})
 
 
 def _is_settled_class(namespace: dict[str, Any], chain: tuple[str, ...]) -> bool:
@@ -489,7 +506,8 @@ def _resolved(namespace: dict[str, Any], chain: tuple[str, ...], *, with_math: b
         return vars(math).get(others[0])
     if not others and first in _BUILTINS:
         return None if first in namespace else _BUILTINS[first]
-    if not others and (type(value) not in _FUNCTIONS or getattr(value, "__self__", None) is math):
+    is_single = type(value) in _FUNCTIONS and getattr(value, "__self__", None) is not math
+    if not others and not (is_single or value is OrderedDict):
         return None
     if isinstance(value, EnumMeta) and len(others) == 1:
         return value.__members__.get(others[0])
@@ -527,7 +545,7 @@ def function_may_stay(value: Any) -> bool:
         # Only what was read off the module is a function of ``math`` here, where the tracer hears of its calls.
         return value.__self__ is math or value.__module__ in MODULES_OF_OPERATORS
     if kind is type:
-        return value in _BUILTINS.values()
+        return value in _BUILTINS.values() or value is OrderedDict
     return kind in {int, float, bool, torch.dtype} or _is_member(value)
 
 
@@ -637,6 +655,7 @@ def _gives_modules(receiver: nn.Module, name: str) -> bool:
         kind in {nn.ModuleList, nn.Sequential}
         and _is_quiet(held["_modules"][name])
         and _iterates_as_torch(kind)
+        and is_written_in(kind.__getitem__, _LAYERS_OF_TORCH)
     )
 
 
@@ -682,8 +701,13 @@ _OF_COMPARISONS = (
 )
 
 
-def _is_list_of_constants(value: Any) -> bool:
-    """Return whether a value is a list of constants. The program may change it, so it is to be looked at behind."""
+_CONTAINERS_OF_CONSTANTS = frozenset({dict, list})
+
+
+def _holds_constants(value: Any) -> bool:
+    """Return whether a value is a list or dict of constants. The program may change it, so it is looked at behind."""
+    if type(value) is dict:
+        value = [*value, *value.values()]
     return type(value) is list and all(map(_is_constant, cast("list[Any]", value)))
 
 
@@ -752,7 +776,7 @@ def _is_harmless(module: nn.Module, name: str, *, may_be_module: bool) -> bool:
     if value is not _ABSENT:
         return _is_constant(value) and _is_constant(held.get(name))
     if name in held:
-        return _is_constant(held[name]) or _is_list_of_constants(held[name])
+        return _is_constant(held[name]) or _holds_constants(held[name])
     for table in ("_parameters", "_buffers"):
         if name in held[table]:
             return type(held[table][name]) in PLAIN

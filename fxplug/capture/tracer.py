@@ -52,7 +52,7 @@ from fxplug.capture.plain_functions import (
     PlainProgram,
     is_layer_of_torch,
     plain_program,
-    put_back_lists,
+    put_back,
 )
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, check_settings, is_leaf_by_class
 from fxplug.capture.proxy import AS_A_RESULT, Attribute, Proxy
@@ -517,8 +517,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         finally:
             self._end_in(session)
             self._refusals += filter(was_caught, made)
-            if self._plain is not None and self._plain.lists:
-                put_back_lists(self._plain.lists)
+            if self._plain is not None and self._plain.containers:
+                put_back(self._plain.containers)
         self._refuse_what_was_caught()
         return result
 
