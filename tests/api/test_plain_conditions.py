@@ -340,8 +340,42 @@ def to_a_result_and_asks(self, x):
     return y + 1 if y.shape[1] == 4 else y
 
 
-def test_what_a_graph_checks_behind_a_write_is_listened_to(plainly):
+def checks_that_end_the_run(captured):
+    """Of each check, whether the program cannot be run instead where it fails."""
+    checks = [
+        node for node in captured.graph.nodes if getattr(node.target, "__name__", "").startswith("check_")
+    ]
+    return [node.args[-1] is False for node in checks]
+
+
+def test_what_is_checked_behind_a_write_to_a_result_lets_the_program_run_again(plainly):
     net = type("Writing", (Writing,), {})(to_a_result_and_asks).eval()
-    captured = fxplug.trace(net, (X,))
-    assert plainly == [None]
+    captured = fxplug.trace(net, (X,), on_guard_failure="eager")
+    assert plainly == [captured]
+    assert checks_that_end_the_run(captured) == [False]
     torch.testing.assert_close(captured(X), net(X))
+
+
+def to_an_input_between_questions(self, x):
+    y = self.layer(x)
+    left, right = y.chunk(2, dim=-1)
+    y = y + left[..., :1] if y.dtype == x.dtype else y
+    x += 1
+    left, right = self.act(y + x).chunk(2, dim=-1)
+    z = left if left.dtype == torch.float32 and left.shape[0] == 2 else right
+    return z * 2
+
+
+def test_what_is_checked_behind_a_write_to_an_input_does_not(plainly):
+    net = type("Writing", (Writing,), {})(to_an_input_between_questions).eval()
+    given = X.clone()
+    captured = fxplug.trace(net, (given,))
+    assert plainly == [captured]
+    assert torch.equal(given, X)
+    found = checks_that_end_the_run(captured)
+    assert found == sorted(found)
+    assert {*found} == {False, True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fxplug.api.capturing.capture_plainly", lambda *args: None)
+        assert checks_that_end_the_run(fxplug.trace(net, (X.clone(),))) == found
+    torch.testing.assert_close(captured(X.clone()), net(X.clone()))
