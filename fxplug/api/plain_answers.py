@@ -25,7 +25,7 @@ from fxplug.api.plain_run import BegunRun, Checks, compute
 from fxplug.capture.calls import unheard
 from fxplug.capture.examples.asking import INSIDE
 from fxplug.capture.examples.guarding import expression, guard_at
-from fxplug.capture.plain_functions import MissedProgramError
+from fxplug.capture.plain_programs import MissedProgramError
 from fxplug.ir import Node
 from fxplug.ir.guards import Guard
 from fxplug.ir.node import ERASED

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.capture.arguments import PLAIN_TYPES
-from fxplug.capture.plain_functions import MissedProgramError
+from fxplug.capture.plain_programs import MissedProgramError
 from fxplug.execute.paths import fetch_path
 from fxplug.ir import Node, map_arg
 from fxplug.semantics.checks import CHECKS

@@ -168,8 +168,7 @@ def class_of(proxy: Any, frame: FrameType) -> type:
         question = "isinstance asks for the class of a value"
     kind = _kind(proxy, tracer)
     if kind is None:
-        is_read = "attr" in vars(proxy) or tracer is None
-        told = None if is_read else tracer.tell(proxy, "__class__")
+        told = None if tracer is None or "attr" in vars(proxy) else tracer.tell(proxy, "__class__")
         if told is None:
             raise _unknown_kind(proxy, question)
         return told

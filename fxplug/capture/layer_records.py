@@ -18,11 +18,8 @@ from torch import nn
 
 from fxplug.capture.arguments import PLAIN_TYPES
 from fxplug.capture.interception import own_code
-from fxplug.capture.plain_functions import (
-    MissedProgramError,
-    is_function_of_layers,
-    is_of_torch,
-)
+from fxplug.capture.plain_holdings import is_function_of_layers, is_of_torch
+from fxplug.capture.plain_programs import MissedProgramError
 from fxplug.ir import PLAIN, Node, immutable_dict
 
 if TYPE_CHECKING:

@@ -47,13 +47,8 @@ from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.opaque import OpaqueKeeper
 from fxplug.capture.outside import OutsideState
 from fxplug.capture.own_calls import refuse_doubled_calls
-from fxplug.capture.plain_functions import (
-    MissedProgramError,
-    PlainProgram,
-    is_layer_of_torch,
-    plain_program,
-    put_back,
-)
+from fxplug.capture.plain_holdings import is_layer_of_torch
+from fxplug.capture.plain_programs import MissedProgramError, PlainProgram, plain_program, put_back
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, check_settings, is_leaf_by_class
 from fxplug.capture.proxy import AS_A_RESULT, Attribute, Proxy
 from fxplug.capture.proxyable import ProxyableClassMeta

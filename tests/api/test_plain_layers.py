@@ -17,7 +17,7 @@ import fxplug
 from fxplug.api import plain_capture
 from fxplug.capture.examples import learning
 from fxplug.capture.layer_records import LayerRecords, Part, record_of_graph
-from fxplug.capture.plain_functions import MissedProgramError
+from fxplug.capture.plain_programs import MissedProgramError
 from fxplug.errors import GuardError
 from fxplug.ir import RegionEntry
 from fxplug.ir.guards import StateGuard

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from fxplug.capture.live_code import conditions_in, live_code
-from fxplug.capture.plain_functions import plain_parts, plain_program
+from fxplug.capture.plain_functions import plain_parts
+from fxplug.capture.plain_programs import plain_program
 
 
 def own_code(function):

@@ -15,7 +15,8 @@ from torch import nn
 
 import fxplug
 from fxplug.capture.interception import own_code
-from fxplug.capture.plain_functions import plain_parts, plain_program
+from fxplug.capture.plain_functions import plain_parts
+from fxplug.capture.plain_programs import plain_program
 from fxplug.capture.policy import TracePolicy
 from fxplug.errors import TraceError
 

@@ -1,0 +1,304 @@
+"""What modules hold: layers of torch, constants, and what Python finds as an attribute without running anything."""
+
+from __future__ import annotations
+
+import weakref
+from enum import EnumMeta
+from types import CodeType, FunctionType
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn.modules import module as module_base
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from fxplug.capture.containers import PLAIN, is_of_library
+from fxplug.semantics.internals import is_called_as_modules_are
+
+__all__ = [
+    "ABSENT",
+    "CONSTANTS",
+    "CONTAINERS",
+    "found_in",
+    "gives_modules",
+    "holds_constants",
+    "holds_value",
+    "in_class",
+    "is_absent",
+    "is_base_as_written",
+    "is_constant",
+    "is_function_of_layers",
+    "is_harmless",
+    "is_layer_as_written",
+    "is_layer_of_torch",
+    "is_library_class",
+    "is_member",
+    "is_of_torch",
+    "is_quiet",
+    "is_written_in",
+    "iterates_as_torch",
+]
+
+_ScriptModule: type = torch.jit.ScriptModule
+CONSTANTS = PLAIN - {torch.Tensor, nn.Parameter}
+"""Classes of values that are what they are. Nobody hears of reads of tensors that are no parameters and no buffers."""
+
+
+def is_base_as_written() -> bool:
+    """Return whether modules are called and switched as torch has it: nobody has put anything else into their class."""
+    values: list[Any] = [vars(nn.Module).get(name) for name in _RUNNING]
+    return all(is_written_in(value, _BASE_FILE) for value in values)
+
+
+def is_written_in(function: Any, *files: str) -> bool:
+    """Return whether a function runs code of some files, or of a directory, and is nothing around another one."""
+    return (
+        type(function) is FunctionType
+        and function.__code__.co_filename.startswith(files)
+        and function.__globals__.get("__file__", "").startswith(files)
+        and "__wrapped__" not in function.__dict__
+    )
+
+
+def is_function_of_layers(function: FunctionType, code: CodeType) -> bool:
+    """Return whether a function is of torch's layers, and is nothing around another one.
+
+    Args:
+        function: The function.
+        code: Its own.
+    """
+    file = function.__globals__.get("__file__", "")
+    is_alone = not code.co_freevars and "__wrapped__" not in function.__dict__
+    return (
+        is_alone and code.co_filename.startswith(_LAYERS_OF_TORCH) and str(file).startswith(_LAYERS_OF_TORCH)
+    )
+
+
+def is_of_torch(function: Any) -> bool:
+    """Return whether a function written in Python is one of torch, and is nothing around another one."""
+    return is_written_in(function, _TORCH)
+
+
+_TORCH = str(torch.__file__).removesuffix("__init__.py")
+_BASE_FILE = module_base.__file__
+_LAYERS_OF_TORCH = module_base.__file__.removesuffix("module.py")
+_RUNNING = (
+    *("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__setattr__", "train", "eval"),
+    *("children", "named_children"),
+)
+
+
+def is_layer_of_torch(kind: type) -> bool:
+    """Return whether a class is one that `plain_program` takes for a layer: its forward is not looked at."""
+    home = str(kind.__module__)
+    return home.startswith(_HOMES) and home != _CONTAINERS
+
+
+_HOMES = "torch.nn.modules."
+_CONTAINERS = nn.Sequential.__module__
+
+
+def is_layer_as_written(kind: Any) -> bool:
+    """Return whether a class is one of those that torch has for layers and containers, as torch has it."""
+    if not str(kind.__module__).startswith(_HOMES) or issubclass(kind, LazyModuleMixin):
+        return False
+    is_switched = kind.train is nn.Module.train and kind.eval is nn.Module.eval
+    return (
+        is_called_as_modules_are(kind)
+        and is_switched
+        and is_written_in(kind.forward, _LAYERS_OF_TORCH)
+        and iterates_as_torch(kind)
+    )
+
+
+def iterates_as_torch(kind: Any) -> bool:
+    """Return whether what a container of torch calls is what it holds."""
+    own = getattr(kind, "__iter__", None)
+    return own is None or is_written_in(own, _LAYERS_OF_TORCH)
+
+
+_libraries: dict[int, tuple[weakref.ref[type], bool]] = {}
+"""Id of a class -> whether it is one of a library."""
+_layers: dict[int, weakref.ref[type]] = {}
+"""Ids of classes of modules that are of libraries, with all that they are derived from."""
+_classes: dict[int, tuple[weakref.ref[type], tuple[str, ...], bool]] = {}
+"""Id of a class of a program -> the names in it, and whether none of them is one of what runs without being named."""
+
+
+def is_library_class(kind: type) -> bool:
+    """Return whether a class is one of a library whose code is not looked at."""
+    key = id(kind)
+    known = _libraries.get(key)
+    if known is None:
+        is_one = is_of_library(kind.__module__)
+        known = _libraries[key] = weakref.ref(kind, lambda _: _libraries.pop(key, None)), is_one
+    return known[1]
+
+
+def is_quiet(module: Any) -> bool:
+    """Return whether nothing of a module runs but what is heard of, where it is called or compared with None."""
+    kind = type(module)
+    if id(kind) in _layers:
+        return True
+    if not issubclass(kind, nn.Module) or issubclass(kind, _ScriptModule) or type(kind) is not type:
+        return False
+    if all(map(is_library_class, kind.__mro__)):
+        key = id(kind)
+        _layers[key] = weakref.ref(kind, lambda _: _layers.pop(key, None))
+        return True
+    return all(is_library_class(base) or _has_quiet_names(base) for base in kind.__mro__)
+
+
+def _has_quiet_names(kind: type) -> bool:
+    key, names = id(kind), tuple(kind.__dict__)
+    known = _classes.get(key)
+    if known is None or known[1] != names:
+        is_quiet = not any(map(_runs_unnamed, names))
+        known = _classes[key] = weakref.ref(kind, lambda _: _classes.pop(key, None)), names, is_quiet
+    return known[2]
+
+
+def _runs_unnamed(name: str) -> bool:
+    """Return whether a name in a class is one of what Python or torch calls by itself."""
+    is_special = name[:2] == "__" == name[-2:]
+    return (is_special or name in _OF_MODULES) and name not in _HARMLESS_NAMES
+
+
+def gives_modules(receiver: nn.Module, name: str) -> bool:
+    """Return whether an attribute of a module is a list of modules of torch, which yields what it holds.
+
+    Without a name it is the module itself; with parentheses a method of torch that gives the modules in it.
+    """
+    if not name:
+        return isinstance(receiver, (nn.ModuleList, nn.Sequential)) and iterates_as_torch(type(receiver))
+    if name.endswith("()"):
+        method = getattr(type(receiver), name.removesuffix("()"), None)
+        return name.removesuffix("()") not in receiver.__dict__ and is_written_in(method, _LAYERS_OF_TORCH)
+    held = receiver.__dict__
+    if name in held or in_class(type(receiver), name) is not ABSENT:
+        return False
+    kind = type(held["_modules"].get(name))
+    return (
+        kind in {nn.ModuleList, nn.Sequential}
+        and is_quiet(held["_modules"][name])
+        and iterates_as_torch(kind)
+        and is_written_in(kind.__getitem__, _LAYERS_OF_TORCH)
+    )
+
+
+ABSENT, _OF_LIBRARY = object(), object()
+
+
+def in_class(kind: type, name: str) -> Any:
+    """Return what a class has under a name: `ABSENT` for nothing, `_OF_LIBRARY` for what a library has there."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return _OF_LIBRARY if is_library_class(base) else base.__dict__[name]
+    return ABSENT
+
+
+def is_constant(value: Any) -> bool:
+    """Return whether a value is what it is, or a tuple of such."""
+    kind = type(value)
+    return (
+        kind in CONSTANTS
+        or (kind in {tuple, torch.Size} and all(map(is_constant, value)))
+        or is_member(value)
+    )
+
+
+def is_member(value: Any) -> bool:
+    """Return whether a value is a member of an enumeration, which compares and hashes as Python has it."""
+    kind = type(value)
+    if not isinstance(kind, EnumMeta):
+        return False
+    own = [base for base in kind.__mro__ if base.__module__ not in {"builtins", "enum"}]
+    return not any(name in base.__dict__ for base in own for name in _OF_COMPARISONS)
+
+
+_OF_COMPARISONS = (
+    "__eq__",
+    "__ne__",
+    "__hash__",
+    "__bool__",
+    "__getattribute__",
+    "__getattr__",
+    "__len__",
+    "__contains__",
+)
+
+
+CONTAINERS = frozenset({dict, list})
+
+
+def holds_constants(value: Any) -> bool:
+    """Return whether a value is a list or dict of constants. The program may change it, so it is looked at behind."""
+    if type(value) is dict:
+        value = [*value, *value.values()]
+    return type(value) is list and all(map(is_constant, cast("list[Any]", value)))
+
+
+def found_in(module: nn.Module, name: str) -> Any:
+    """Return what Python finds as an attribute of a module, where that runs nothing; else something that is neither.
+
+    Returns:
+        The value, `ABSENT` where there is none, and `_OF_LIBRARY` where it is not known.
+    """
+    held = module.__dict__
+    value = in_class(type(module), name)
+    if value is not ABSENT:
+        return held.get(name, value) if type(value) in CONSTANTS else _OF_LIBRARY
+    if name in held:
+        return held[name]
+    for table in ("_parameters", "_buffers", "_modules"):
+        if name in held[table]:
+            return held[table][name]
+    return ABSENT
+
+
+def is_absent(module: nn.Module, name: str) -> bool:
+    """Return whether a module has no attribute of a name."""
+    return found_in(module, name) is ABSENT
+
+
+def holds_value(module: nn.Module, name: str) -> bool:
+    """Return whether a module has a constant, a registered tensor or None under a name."""
+    return is_harmless(module, name, may_be_module=False) or found_in(module, name) is None
+
+
+def is_harmless(module: nn.Module, name: str, *, may_be_module: bool) -> bool:
+    """Return whether what Python finds as an attribute of a module is a constant, or is heard of; nothing is run."""
+    held = module.__dict__
+    name, _, inner = name.partition(".")
+    value = in_class(type(module), name)
+    if inner:
+        owner = None if value is not ABSENT or name in held else held["_modules"].get(name)
+        if owner is None or inner == "training":  # Whose flag it reads is not told.
+            return False
+        is_container = type(owner.__dict__.get(inner)) in CONTAINERS
+        return not is_container and is_quiet(owner) and is_harmless(owner, inner, may_be_module=may_be_module)
+    if value is not ABSENT:
+        return is_constant(value) and is_constant(held.get(name))
+    if name in held:
+        return is_constant(held[name]) or holds_constants(held[name])
+    for table in ("_parameters", "_buffers"):
+        if name in held[table]:
+            return type(held[table][name]) in PLAIN
+    if name not in held["_modules"]:
+        return False
+    found = held["_modules"][name]
+    return found is None or (may_be_module and is_quiet(found))
+
+
+_OF_MODULES = frozenset(vars(nn.Module))
+_HARMLESS_NAMES = frozenset(
+    {
+        *("__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__constants__"),
+        *("__del__", "__dict__", "__doc__", "__firstlineno__", "__init__", "__init_subclass__", "__module__"),
+        *("__new__", "__orig_bases__", "__parameters__", "__repr__", "__static_attributes__", "__weakref__"),
+        *("_get_name", "_load_from_state_dict", "_save_to_state_dict", "_version", "dump_patches", "eval"),
+        *("extra_repr", "forward", "get_extra_state", "load_state_dict", "set_extra_state", "state_dict"),
+        "train",
+    }
+)
+"""What a class may define of its own, and nobody calls where a module of it is called."""

@@ -1,0 +1,137 @@
+"""Programs that only have layers of torch and modules with plain forwards, and nothing around them."""
+
+from __future__ import annotations
+
+from functools import partial
+from operator import is_
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import nn
+
+from fxplug.capture.hazards import scan_of
+from fxplug.capture.plain_functions import PlainPart, holds_the_same, layout_of, plain_parts
+from fxplug.capture.plain_holdings import CONTAINERS, is_base_as_written, is_layer_as_written
+from fxplug.semantics.internals import global_hook_tables, is_run_as_written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+    from types import CodeType, FunctionType
+
+__all__ = ["MissedProgramError", "PlainProgram", "plain_program", "put_back"]
+
+
+class MissedProgramError(Exception):
+    """A program that was taken for a plain one has layers entered, or modules that it does not hold."""
+
+
+class PlainProgram(NamedTuple):
+    """A program that only has layers of torch and modules with plain forwards."""
+
+    codes: set[int]
+    """The ids of the code of the forwards and of what they call."""
+    parts: list[PlainPart]
+    """These functions."""
+    asks_for_training: frozenset[type]
+    """Those classes of modules of which these read ``training``, of their own module: they can read no other's."""
+    needs_examples: bool
+    """Whether they compare values with None, which a run has to tell to be none."""
+    asks_for_classes: bool
+    """Whether they ask of which class values are."""
+    containers: list[tuple[Any, Any]]
+    """The lists and dicts of constants that they read off modules, each with a copy."""
+
+    @property
+    def asking(self) -> list[dict[str, Any]]:
+        """The globals of those that call ``len``."""
+        return [function.__globals__ for function, code, *_ in self.parts if "len" in code.co_names]
+
+
+def plain_program(
+    modules: Collection[nn.Module],
+    code_of: Callable[[FunctionType], CodeType],
+    is_remarkable: Callable[[CodeType], bool],
+    *,
+    with_methods: bool = False,
+    on_examples: bool = False,
+) -> PlainProgram | None:
+    """Return what runs of a program that only has layers of torch and modules with plain forwards, and nothing around.
+
+    Args:
+        modules: The root and all modules below it.
+        code_of: Returns the own code of a function, whose code may be exchanged.
+        is_remarkable: Returns whether there is more to know of a function, by its code.
+        with_methods: As in `plain_parts`: all inputs of the program are traced.
+        on_examples: As there: it is run on examples, too.
+
+    Returns:
+        What its forwards are, and what they call; None for other programs.
+    """
+    if any(global_hook_tables()) or not is_base_as_written():
+        return None
+    find = partial(plain_parts, code_of=code_of, with_methods=with_methods, on_examples=on_examples)
+    found: list[PlainPart] = []
+    known: dict[tuple[Any, ...], list[PlainPart]] = {}
+    layers: set[type] = set()
+    asking: set[type] = set()
+    try:
+        for module in modules:
+            kind = type(module)
+            if not is_run_as_written(module.__dict__):
+                return None
+            # A model has hundreds of layers.
+            if kind in layers:
+                continue
+            if is_layer_as_written(kind):
+                layers.add(kind)
+                continue
+            layout = layout_of(module)
+            parts = known.get(layout)
+            if parts is not None and holds_the_same(module, parts):
+                continue
+            is_switched = kind.train is not nn.Module.train or kind.eval is not nn.Module.eval
+            parts = None if is_switched else find(kind.forward, module)
+            if parts is None or any(is_remarkable(part.live) for part in parts):
+                return None
+            known[layout] = parts
+            found += parts
+            if any("training" in part.values or "training" in part.code.co_names for part in parts):
+                asking.add(kind)
+    except KeyError:  # A module lacks a table that every module has.
+        return None
+    needs_examples = any(part.needs_examples for part in found)
+    asks_for_classes = any("isinstance" in part.live.co_names for part in found)
+    containers = [(value, value.copy()) for value in _containers_in(modules, found)]
+    codes = set[int]().union(*(scan_of(part.code).codes for part in found))
+    return PlainProgram(codes, found, frozenset(asking), needs_examples, asks_for_classes, containers)
+
+
+def _containers_in(modules: Iterable[nn.Module], parts: Iterable[PlainPart]) -> Iterator[Any]:
+    """Yield the lists and dicts that functions read off modules."""
+    names = frozenset[str]().union(*(part.containers for part in parts))
+    for module in modules if names else ():
+        held = module.__dict__
+        yield from (held[name] for name in names if type(held.get(name)) in CONTAINERS)
+
+
+def put_back(containers: Iterable[tuple[Any, Any]]) -> None:
+    """Put back into lists and dicts what was in them.
+
+    Args:
+        containers: Each with a copy of what it was.
+
+    Raises:
+        MissedProgramError: A program has changed one, which was taken for a constant.
+    """
+    changed = [(value, before) for value, before in containers if not _is_like(value, before)]
+    for value, before in changed:
+        value.clear()
+        (value.update if type(value) is dict else value.extend)(before)
+    if changed:
+        raise MissedProgramError
+
+
+def _is_like(value: Any, other: Any) -> bool:
+    """Return whether two lists or dicts hold the same objects in the same order."""
+    pairs = zip(value, other, strict=False)
+    is_same = len(value) == len(other) and all(one is another for one, another in pairs)
+    return is_same and (type(value) is list or all(map(is_, value.values(), other.values())))
