@@ -221,15 +221,6 @@ class PlainAnswers:
             return None
         return compute(node, {tensor: torch.empty(sizes, device="meta")}, self._program)
 
-    def judge_writes(self, tracer: Tracer, reads_weights: bool) -> None:  # noqa: FBT001 - what is called so has one name
-        """Take note of what writes, and refuse some of it (see `note_writes`).
-
-        So it is in a program that reads weights by itself, and in one that checks something: behind a write to an input
-        the program cannot be run instead, if a check fails.
-        """
-        if tracer.has_written and (reads_weights or tracer.has_checks):
-            self.note_writes(tracer)
-
     def note_writes(self, tracer: Tracer) -> None:
         """Take note of what writes, and refuse what may write to weights: they would be others in another run.
 

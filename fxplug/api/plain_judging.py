@@ -154,8 +154,13 @@ class Answers(Protocol):
         """Reads of attributes that are constants of what is captured, and are guarded."""
         ...
 
-    def judge_writes(self, tracer: Tracer, reads_weights: bool) -> None:  # noqa: FBT001 - by position
-        """Take note of what writes, told whether the program reads weights by itself."""
+    @property
+    def has_checks(self) -> bool:
+        """Whether any answer is checked in the graph."""
+        ...
+
+    def note_writes(self, tracer: Tracer) -> None:
+        """Take note of what writes, and refuse some of it."""
         ...
 
 
@@ -181,18 +186,16 @@ def do_more(
         asks: Whether it hangs on how many dimensions its inputs have.
 
     Raises:
-        MissedProgramError: It reads weights, and may write to them in ways that a run does not tell.
+        MissedProgramError: It reads weights or checks something, and may write in ways that a run does not tell: behind
+            a write to an input the program cannot be run instead, if a check fails.
     """
     settled = all(_may_be_settled(cast("Node", check._args[0])) for check in checks)
     if tracer.has_made_constants or not settled:
         return True
     seen: set[Any] = {check_equal, check_length, check_true, same_value, OrderedDict}
-    reads = len(tracer.weight_nodes)  # Of layers alone.
     for node in nodes:
         op, target = node._op, node._target
-        if op == "get_attr":
-            reads -= 1
-        elif op == "call_function" and target in _OPERATORS:
+        if op == "call_function" and target in _OPERATORS:
             if not _is_given_plainly(node):
                 return True
         elif target is getattr or (op == "call_method" and target == "size"):
@@ -202,7 +205,10 @@ def do_more(
             seen.add(target)
             if not _may_stay(op, target) or (asks and changes_rank(node)):
                 return True
-    answers.judge_writes(tracer, bool(reads))
+    reads = [node._op for node in nodes].count("get_attr") != len(tracer.weight_nodes)  # Those of layers.
+    stay = any(not _follows_from_inputs(cast("Node", check._args[0])) for check in checks)
+    if reads or stay or answers.has_checks:
+        answers.note_writes(tracer)
     return asks and _makes_ranks_of_sizes(nodes)
 
 

@@ -77,26 +77,31 @@ class Ranks:
     def of(self, node: Node) -> int | None:
         """Return the number of dimensions of a value; None where it is not known."""
         known = self._known
+        passed: dict[Node, list[Node]] = {}
         waiting = [node]
         while waiting:
             current = waiting[-1]
-            missing = [one for one in _asked(current) if one not in known] if current not in known else []
-            if missing:
-                waiting += missing
+            if current in known:
+                waiting.pop()
                 continue
+            asked = passed.get(current)
+            if asked is None:
+                asked = passed[current] = _asked(current)
+                if missing := [one for one in asked if one not in known]:
+                    waiting += missing
+                    continue
             waiting.pop()
-            if current not in known:
-                known[current] = self._rank(current)
+            known[current] = self._rank(current, asked)
         return known[node]
 
-    def _rank(self, node: Node) -> int | None:
+    def _rank(self, node: Node, asked: list[Node]) -> int | None:
         op, target = node._op, node._target
-        ranks = [rank for one in _asked(node) if (rank := self._known[one]) is not None]
-        if not ranks or len(ranks) < len(_asked(node)):
+        ranks = [rank for one in asked if (rank := self._known.get(one)) is not None]
+        if not ranks or len(ranks) < len(asked):
             return None
         if target in _OF_TWO or target is torch.cat:
             # Others may be given by name.
-            return max(ranks) if set(node.all_input_nodes) <= set(_asked(node)) else None
+            return max(ranks) if set(node.all_input_nodes) <= set(asked) else None
         if target is operator.getitem:
             return ranks[0] if _keeps_dimensions(node) else None
         if op == "call_module":

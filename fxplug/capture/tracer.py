@@ -471,7 +471,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Look, when all is recorded, whether the graph does what the program does at every call."""
         is_plain = self._is_plain
         # What shares the memory of a weight, such as an array, is looked for where a plain program may write to that.
-        if self.has_checks or (is_plain and self._attribute_proxies):
+        if not self.traces_plain_alone and (self.has_checks or (is_plain and self._attribute_proxies)):
             pure = self.pure_calls if is_plain else PureCalls(self.root, *self._states.below)
             self.has_written = note_writes(self.graph, pure)
         self.drop_unread_draws()

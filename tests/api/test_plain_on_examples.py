@@ -110,7 +110,7 @@ def calls_functions(self, x):
 def goes_through_numbers(self, x):
     found = []
     for index in range(self.count):
-        found.append(self.norm(x) + index)
+        found.append(self.norm(x) + index)  # noqa: PERF401 - on purpose
     return torch.stack(found).sum(dim=0)
 
 
