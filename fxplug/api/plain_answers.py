@@ -76,6 +76,8 @@ class PlainAnswers:
         self._last: Node | None = None
         """The last node of which it is known whether it writes."""
         self._ranks: Ranks | None = None
+        self._numbers: dict[Node, Any] = {}
+        self._reads: dict[Node, tuple[Node, ...] | None] = {}
         self._telling: dict[str, Attributes] = {}
         self.constant: set[Node] = set()
         """Reads of attributes that are constants of what is captured, and are guarded."""
@@ -103,7 +105,7 @@ class PlainAnswers:
 
     def _answer(self, tracer: Tracer, node: Node) -> bool | None:
         """Return whether a number that is computed from sizes is true, and guard that; None for any other value."""
-        reads = _reads_behind(node)
+        reads = self._reads_behind(node)
         if reads is None:
             return None
         self.note_writes(tracer)
@@ -180,6 +182,27 @@ class PlainAnswers:
             self._given = dict(zip(tracer.graph.nodes, self._args, strict=False))
         return self._given
 
+    def _reads_behind(self, node: Node) -> tuple[Node, ...] | None:
+        """Return the reads of sizes and numbers of dimensions that a number is computed from, and from nothing else.
+
+        Returns:
+            What reads them off tensors; None where the value of the node may be something else.
+        """
+        known = self._reads
+        waiting = [node]
+        while waiting:
+            current = waiting[-1]
+            inputs = _numbers_behind(current)
+            if current not in known and (missing := [one for one in inputs or () if one not in known]):
+                waiting += missing
+                continue
+            waiting.pop()
+            if current not in known:
+                known[current] = (
+                    _own_read(current) if inputs is None else _joined([known[one] for one in inputs])
+                )
+        return known[node]
+
     def _value_of(self, tracer: Tracer, node: Node) -> Any:
         """Return the value of a node, in a run of what was recorded so far."""
         with unheard():
@@ -189,7 +212,8 @@ class PlainAnswers:
                 calls = tracer.layer_calls
                 calls = [] if calls is None else calls
                 self.checks.refuses_none = tracer.needs_examples
-                self.run = BegunRun(tracer.graph, self._args, calls, self.checks)
+                given = (*self._args, *tracer.left_out.values())
+                self.run = BegunRun(tracer.graph, given, calls, self.checks)
             return self.run.value_of(node)
 
     def _known_value(self, tracer: Tracer, node: Node) -> Any:
@@ -197,22 +221,31 @@ class PlainAnswers:
         with unheard():
             if self._ranks is None:
                 self._ranks = Ranks(self._program, self._inputs(tracer))
-            return self._known_number(tracer, node, self._ranks, {})
+            return self._known_number(tracer, node, self._ranks)
 
-    def _known_number(self, tracer: Tracer, node: Node, ranks: Ranks, known: dict[Node, Any]) -> Any:
-        """Return the same, and add what it is computed from to what is known."""
-        if node in known:
-            return known[node]
-        tensor = node._args[0] if _reads_tensor(node) else None
-        if isinstance(tensor, Node) and tensor not in self._given:
-            value = ranks.of(tensor) if _is_of_dimensions(node) else self._told_sizes(tracer, node, tensor)
-        else:
-            inputs = node.all_input_nodes if tensor is None else ()
-            if any(self._known_number(tracer, one, ranks, known) is None for one in inputs):
-                return None
-            value = compute(node, {**self._given, **known}, self._program)
-        known[node] = value
-        return value
+    def _known_number(self, tracer: Tracer, node: Node, ranks: Ranks) -> Any:
+        """Return the same; what it is computed from is known then, too."""
+        known = self._numbers
+        waiting = [node]
+        while waiting:
+            current = waiting[-1]
+            inputs = () if _reads_tensor(current) else current.all_input_nodes
+            if current not in known and (missing := [one for one in inputs if one not in known]):
+                waiting += missing
+                continue
+            waiting.pop()
+            if current in known:
+                continue
+            tensor = current._args[0] if _reads_tensor(current) else None
+            if tensor is None:
+                is_open = any(known[one] is None for one in inputs)
+                known[current] = None if is_open else compute(current, known, self._program)
+            elif isinstance(tensor, Node) and tensor in self._given:
+                known[current] = compute(current, self._given, self._program)
+            else:
+                is_rank = _is_of_dimensions(current)
+                known[current] = ranks.of(tensor) if is_rank else self._told_sizes(tracer, current, tensor)
+        return known[node]
 
     def _told_sizes(self, tracer: Tracer, node: Node, tensor: Node) -> Any:
         """Return what a read of sizes gives; None where it is not known."""
@@ -298,28 +331,26 @@ def _reads_tensor(node: Node) -> bool:
     return node._target is getattr or (node._op == "call_method" and node._target in _OF_TENSORS)
 
 
-def _reads_behind(node: Node) -> list[Node] | None:
-    """Return the reads of sizes and numbers of dimensions that a number is computed from, and from nothing else.
+def _numbers_behind(node: Node) -> list[Node] | None:
+    """Return the numbers that a number is computed from; None for other values, and for what is read off tensors."""
+    target, args = node._target, node._args
+    if _reads_tensor(node) or node._op != "call_function":
+        return None
+    is_part = target is operator.getitem and type(args[1]) in _PLACES
+    return node.all_input_nodes if is_part or target in _OF_NUMBERS else None
 
-    Returns:
-        What reads them off tensors; None where the value of the node may be something else.
-    """
-    found: list[Node] = []
-    waiting, seen = [node], {node}
-    while waiting:
-        current = waiting.pop()
-        op, target, args = current._op, current._target, current._args
-        if _reads_tensor(current):
-            tensors = current.all_input_nodes
-            if len(tensors) != 1 or current._kwargs or (target is getattr and args[1] not in _OF_TENSORS):
-                return None
-            found.append(current)
-        elif op == "call_function" and (
-            target in _OF_NUMBERS or (target is operator.getitem and type(args[1]) in _PLACES)
-        ):
-            more = [one for one in current.all_input_nodes if one not in seen]
-            seen.update(more)
-            waiting += more
-        else:
-            return None
-    return found
+
+def _own_read(node: Node) -> tuple[Node, ...] | None:
+    """Return a node that reads sizes, or how many dimensions there are; None for another one."""
+    is_one = _reads_tensor(node) and len(node.all_input_nodes) == 1 and not node._kwargs
+    return (node,) if is_one and (node._target is not getattr or node._args[1] in _OF_TENSORS) else None
+
+
+def _joined(parts: list[tuple[Node, ...] | None]) -> tuple[Node, ...] | None:
+    """Return the reads that several numbers are computed from; None where one of them is something else."""
+    whole = [part for part in parts if part is not None]
+    if not whole or len(whole) < len(parts):
+        return None
+    # Many numbers are computed from one.
+    is_one = all(part is whole[0] for part in whole)
+    return whole[0] if is_one else tuple(dict.fromkeys(read for part in whole for read in part))

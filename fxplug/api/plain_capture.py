@@ -28,9 +28,8 @@ from fxplug.api.plain_judging import (
 )
 from fxplug.api.plain_run import WrongTellingError, run_plainly
 from fxplug.capture import Tracer
-from fxplug.capture.examples.guarding import fails_for_none, guards_of_inputs, present
+from fxplug.capture.examples.guarding import guards_of_inputs, present
 from fxplug.capture.examples.learning import LAYERS, learn
-from fxplug.capture.hazards import scan_of
 from fxplug.execute import GraphModule
 from fxplug.execute.guards import GuardSet
 from fxplug.ir.collector import paused_collection
@@ -167,13 +166,10 @@ def _said_of_inputs(inputs: Sequence[Node], tracer: Tracer) -> list[tuple[Node, 
     given = [node for node in inputs if node.target not in left_out]
     if plain is not None and plain.asks_for_classes:
         said += [(node, torch.Tensor) for node in given]
-    elif plain is not None and plain.needs_examples:
-        tests = scan_of(type(tracer.root).forward.__code__).tests
-        said += [
-            (node, present)
-            for node in given
-            if node.target in tests or not any(map(fails_for_none, node.users))
-        ]
+    is_asked = plain is not None and plain.needs_examples
+    said += [
+        (node, present) for node in given if node.args or (is_asked and (node, torch.Tensor) not in said)
+    ]
     return said
 
 

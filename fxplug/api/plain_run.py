@@ -89,13 +89,22 @@ class Checks:
         if node in self.writing:
             self._check_write(node, values[node.all_input_nodes[0]])
         value = compute(node, values, self._root)
+        self.check_value(node, value)
+        return value
+
+    def check_value(self, node: Node, value: Any) -> None:
+        """Look at a value that was computed.
+
+        Raises:
+            MissedProgramError: It is None where the trace took it for something else.
+            WrongTellingError: It is another value than it was told to be.
+        """
         if value is None and self.refuses_none and node._target not in _GIVING_NOTHING:
             raise MissedProgramError
         if (node in self._told and value != self._told[node]) or (
             node in self.tensors and type(value) is not torch.Tensor
         ):
             raise WrongTellingError
-        return value
 
     def check_layer(self, first: Node, last: Node, value: Any) -> None:
         """Look at what a layer is about to be called with, which records the nodes from one to another.
@@ -171,6 +180,7 @@ class BegunRun:
                 if checks.writing:
                     checks.check_layer(first, at, values[given])
                 value = layer.forward(values[given])
+                checks.check_value(result, value)
                 self.count += 1
                 begin = calls[self.count][2] if self.count < len(calls) else None
             else:
@@ -221,6 +231,8 @@ def run_plainly(
             if checks is not None:
                 checks.check_layer(first, last, values[given])
             value = layer.forward(values[given])
+            if checks is not None:
+                checks.check_value(result, value)
             # A value that has one user, as most have, has this one.
             if given._users.__class__ is not dict or _end_within(given, first, last):
                 del values[given]

@@ -287,12 +287,8 @@ _CLASSES = (list, tuple, dict, int, float, bool, str, torch.Tensor)
 
 
 def _is_of_program(value: Any) -> bool:
-    """Return whether something is a function whose code may be looked at, and nothing around another one."""
-    return (
-        type(value) is FunctionType
-        and not is_of_library(value.__module__)
-        and "__wrapped__" not in value.__dict__
-    )
+    """Return whether something is a function whose code may be looked at, and has no attributes to be called."""
+    return type(value) is FunctionType and not is_of_library(value.__module__) and not value.__dict__
 
 
 def _resolved(namespace: dict[str, Any], chain: tuple[str, ...], *, with_math: bool) -> Any:

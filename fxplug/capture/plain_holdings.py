@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import weakref
 from enum import EnumMeta
-from types import CodeType, FunctionType
+from types import CodeType, DynamicClassAttribute, FunctionType
 from typing import Any, cast
 
 import torch
@@ -208,23 +209,46 @@ def is_constant(value: Any) -> bool:
 
 
 def is_member(value: Any) -> bool:
-    """Return whether a value is a member of an enumeration, which compares and hashes as Python has it."""
-    kind = type(value)
-    if not isinstance(kind, EnumMeta):
+    """Return whether a value is a member of an enumeration that has no code, and is a text, an integer or neither."""
+    kind: Any = type(value)
+    if not isinstance(kind, EnumMeta) or vars(kind)["_member_type_"] not in {object, str, int}:
         return False
     own = [base for base in kind.__mro__ if base.__module__ not in {"builtins", "enum"}]
-    return not any(name in base.__dict__ for base in own for name in _OF_COMPARISONS)
+    return all(_is_of_enumeration(name, entry) for base in own for name, entry in vars(base).items())
 
 
-_OF_COMPARISONS = (
-    "__eq__",
-    "__ne__",
-    "__hash__",
-    "__bool__",
-    "__getattribute__",
-    "__getattr__",
-    "__len__",
-    "__contains__",
+def _is_of_enumeration(name: str, entry: Any) -> bool:
+    """Return whether what is in the class of an enumeration is a member, or was put there by Python."""
+    if name in _OF_ENUMERATIONS or (
+        isinstance(entry, str) and name in {"__doc__", "__module__", "__qualname__"}
+    ):
+        return True
+    code = getattr(getattr(entry, "__func__", entry), "__code__", None)
+    is_of_python = code is not None and code.co_filename == enum.__file__
+    is_property = isinstance(entry, DynamicClassAttribute) and entry.fget is None
+    return is_of_python or is_property or isinstance(type(entry), EnumMeta)
+
+
+_OF_ENUMERATIONS = frozenset(
+    {
+        *("_member_names_", "_member_map_", "_value2member_map_", "_unhashable_values_", "_member_type_"),
+        *(
+            "_value_repr_",
+            "_new_member_",
+            "_use_args_",
+            "_unhashable_values_map_",
+            "_hashable_values_",
+            "_missing_",
+        ),
+        *(
+            "__dict__",
+            "__weakref__",
+            "__doc__",
+            "__annotations__",
+            "__static_attributes__",
+            "__firstlineno__",
+        ),
+    }
 )
 
 

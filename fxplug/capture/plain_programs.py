@@ -99,7 +99,7 @@ def plain_program(
     except KeyError:  # A module lacks a table that every module has.
         return None
     needs_examples = any(part.needs_examples for part in found)
-    asks_for_classes = any("isinstance" in part.live.co_names for part in found)
+    asks_for_classes = any("isinstance" in scan_of(part.live).globals for part in found)
     containers = [(value, value.copy()) for value in _containers_in(modules, found)]
     codes = set[int]().union(*(scan_of(part.code).codes for part in found))
     return PlainProgram(codes, found, frozenset(asking), needs_examples, asks_for_classes, containers)

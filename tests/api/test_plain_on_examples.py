@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import warnings
 from collections import OrderedDict
 
 import pytest
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxplug
+from fxplug.api import plain_answers
 from fxplug.capture.plain_code import reads_of, reads_of_function
 from fxplug.errors import TraceWarning
 
@@ -527,3 +529,220 @@ def test_an_input_whose_class_is_asked_for_has_that():
     captured = fxplug.trace(net_of(asks_for_classes), (X,))
     with pytest.raises(fxplug.GuardError, match=r"type\(x\) is torch\.Tensor"):
         captured([X])
+
+
+def asked_by_a_function(x, mask):
+    if mask is not None:
+        x = x * 2
+    return x[mask]
+
+
+class AskingInside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside = OptionalIndex()
+
+    def forward(self, x, index=None):
+        return self.inside(x, index)
+
+
+class OptionalIndex(nn.Module):
+    def forward(self, x, index=None):
+        if index is not None:
+            x = x * 2
+        return x[index]
+
+
+class AskingInFunctions(nn.Module):
+    def forward(self, x, mask=None):
+        return asked_by_a_function(x, mask)
+
+
+class AskingNothing(nn.Module):
+    def forward(self, x, index=None):
+        return x[index]
+
+
+@pytest.mark.parametrize("kind", [AskingInFunctions, AskingInside, AskingNothing])
+@pytest.mark.parametrize("way", ["plain", "listened"])
+def test_an_optional_input_that_is_given_may_not_be_left_out(plainly, kind, way):
+    net, index = kind(), torch.tensor([0, 1])
+    captured = fxplug.trace(net, (X, index)) if way == "plain" else listened_to(net, X, index)
+    assert plainly == ([captured] if way == "plain" else [])
+    torch.testing.assert_close(captured(X, index), net(X, index))
+    with pytest.raises(fxplug.GuardError, match="is not None"):
+        captured(X)
+
+
+class AskingOfRequired(nn.Module):
+    def forward(self, x, mask):
+        return asked_by_a_function(x, mask)
+
+
+@pytest.mark.parametrize("way", ["plain", "listened"])
+def test_what_an_index_may_be_is_not_taken_for_what_fails(way):
+    net, index = AskingOfRequired(), torch.tensor([0, 1])
+    captured = fxplug.trace(net, (X, index)) if way == "plain" else listened_to(net, X, index)
+    with pytest.raises(fxplug.GuardError, match="mask is not None"):
+        captured(X, None)
+
+
+def asks_in_a_comprehension(self, x):
+    return x * 2 if all(isinstance(value, torch.Tensor) for value in (x, x + 1)) else x * 3
+
+
+def test_a_class_asked_for_in_a_comprehension_is_guarded(plainly):
+    captured = fxplug.trace(net_of(asks_in_a_comprehension), (X,))
+    assert plainly == [captured]
+    assert "type(x) is torch.Tensor" in {str(guard) for guard in captured.guards}
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.MaxPool1d(2, return_indices=True), nn.AdaptiveMaxPool1d(2, return_indices=True)]
+)
+def test_a_layer_that_returns_two_values_is_no_tensor(layer):
+    def forward(self, x):
+        y = self.layer(x)
+        return y if isinstance(y, torch.Tensor) else y[0] * 10
+
+    net = net_of(forward)
+    net.layer = layer
+    captured = fxplug.trace(net, (X,), check=False)
+    torch.testing.assert_close(captured(X), net(X))
+
+
+def is_said(net):
+    """Return whether a program that keeps something is refused, or warned of."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            fxplug.trace(net, (X,))
+        except fxplug.TraceError:
+            return True
+    return bool(said)
+
+
+def fills_what_a_layer_holds(self, x):
+    self.layer.cache.append(x)
+    return self.layer(x)
+
+
+def fills_what_a_module_holds(self, x):
+    cache = self.inner.cache
+    cache["x"] = x
+    return self.layer(x)
+
+
+@pytest.mark.parametrize("forward", [fills_what_a_layer_holds, fills_what_a_module_holds])
+def test_containers_that_layers_hold_are_listened_to(plainly, forward):
+    net = net_of(forward)
+    net.layer.cache, net.inner.cache = [], {}
+    assert is_said(net)
+    assert plainly == [None]
+    assert (net.layer.cache, net.inner.cache) == ([], {})
+
+
+class Holding(nn.Module):
+    def __init__(self, held):
+        super().__init__()
+        self.held = held
+
+    def forward(self, x):
+        held = self.held
+        if held is None:
+            return x
+        held.append(1)
+        return x * len(held)
+
+
+def test_a_second_module_of_a_class_may_hold_a_list_where_the_first_holds_none(plainly):
+    net = nn.Sequential(Holding(None), Holding([1]))
+    with pytest.raises(fxplug.TraceError, match="keeps something in"):
+        fxplug.trace(net, (X,))
+    assert plainly == [None]
+    assert net[1].held == [1]
+
+
+class Counting(enum.Enum):
+    ONE = 1
+
+    def count(self):
+        CALLS.append(self)
+        return len(CALLS)
+
+
+class Ordered(enum.Enum):
+    ONE = 1
+
+    def __lt__(self, other):
+        CALLS.append(self)
+        return True
+
+
+def calls_a_member(self, x):
+    way = self.way
+    return x * way.count()
+
+
+def orders_members(self, x):
+    return x * 2 if self.way < 3 else x
+
+
+@pytest.mark.parametrize(
+    ("forward", "member"), [(calls_a_member, Counting.ONE), (orders_members, Ordered.ONE)]
+)
+def test_members_of_enumerations_with_code_are_listened_to(plainly, forward, member):
+    CALLS.clear()
+    net = net_of(forward)
+    net.way = member
+    assert is_said(net)
+    assert plainly == [None]
+    assert CALLS == []
+
+
+def test_what_hides_a_method_of_one_module_counts(plainly):
+    def none(*args):
+        CALLS.append(1)
+        return []
+
+    CALLS.clear()
+    net = nn.Sequential(Children(), Children())
+    vars(net[1])["children"] = none
+    with pytest.warns(TraceWarning):
+        fxplug.trace(net, (X,))
+    assert plainly == [None]
+    assert CALLS == []
+
+
+def asks_often(self, x):
+    count = x.shape[0]
+    for _ in range(self.count):
+        count = count + 1
+        if count > 3:
+            x = x + 1
+    return x
+
+
+def test_questions_about_one_number_are_looked_at_once(plainly, monkeypatch):
+    net = net_of(asks_often)
+    net.count = 60
+    looked = []
+    original = plain_answers._numbers_behind
+    monkeypatch.setattr(plain_answers, "_numbers_behind", lambda node: looked.append(node) or original(node))
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [captured]
+    assert len(looked) < 6 * net.count
+    torch.testing.assert_close(captured(X), net(X))
+
+
+class OptionalAndAsking(nn.Module):
+    def forward(self, x, mask=None):
+        y = x @ x.transpose(-2, -1)
+        return y * 2 if y.size(1) == 3 else y
+
+
+def test_inputs_that_are_left_out_take_part_in_a_run_for_an_answer(plainly):
+    net = OptionalAndAsking()
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [captured]
+    torch.testing.assert_close(captured(X), net(X))

@@ -128,8 +128,9 @@ class GuardCollector:
         waiting = list(seen)
         while waiting:
             node = waiting.pop()
-            if fails_for_none(node) or (node in self._predicates and _is_false_for_none(node)):
-                found.update(node.all_input_nodes[:1])
+            for one in node.all_input_nodes[:1]:
+                if fails_for_none(node, one) or (node in self._predicates and _is_false_for_none(node)):
+                    found.add(one)
             more = [one for one in node.all_input_nodes if one not in seen]
             seen.update(more)
             waiting += more
@@ -202,14 +203,19 @@ def _predicate_of(graph: Graph, node: Node, value: Any) -> Node:
     return graph.call_function(operator.is_, (node, value))
 
 
-def fails_for_none(node: Node) -> bool:
-    """Return whether a call is an error where None stands for its first input, as for a method or an operator."""
-    if node.op == "call_method":
+def fails_for_none(node: Node, value: Node) -> bool:
+    """Return whether a call is an error where None stands for one of its inputs, as for a method or an operator.
+
+    What a method is given, and what an index is, may be None.
+    """
+    if node.op == "call_function" and node.target in _ARITHMETIC:
         return True
+    if not node.args or node.args[0] is not value:
+        return False
     if node.target is getattr:
         return len(node.args) == 2
-    return node.op == "call_function" and (
-        node.target in _ARITHMETIC or node.target in {operator.getitem, class_of}
+    return node.op == "call_method" or (
+        node.op == "call_function" and node.target in {operator.getitem, class_of}
     )
 
 

@@ -402,7 +402,7 @@ class InputReceiver(ValueKeeper):
                 whole = whole.whole
             node = self._entry_node(source)
             may_be_compared = source is not whole or whole in self._compared_inputs
-            is_needed = not may_be_compared and any(fails_for_none(user) for user in node.users)
+            is_needed = not may_be_compared and any(fails_for_none(user, node) for user in node.users)
             if node not in present and not is_needed:
                 self._add_entry_guard(operator.is_not, (node, None))
 
