@@ -96,14 +96,22 @@ class AskingForSize(DecoderBlock):
 
 
 class AskingForDtype(DecoderBlock):
-    """One that asks for something else: a capture on examples has to listen to a program that does."""
+    """One that asks for a dtype, as many do that may run in half precision."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return new features of every word."""
         return super().forward(x) if x.dtype == self.up.weight.dtype else x
 
 
-_BLOCKS = {"": DecoderBlock, "size": AskingForSize, "dtype": AskingForDtype}
+class AskingForSteps(DecoderBlock):
+    """One that asks for something else: a capture on examples has to listen to a program that does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return new features of every word."""
+        return super().forward(x) if x.is_contiguous() else x
+
+
+_BLOCKS = {"": DecoderBlock, "size": AskingForSize, "dtype": AskingForDtype, "steps": AskingForSteps}
 
 
 class Decoder(nn.Module):
@@ -111,7 +119,7 @@ class Decoder(nn.Module):
 
     Args:
         blocks: How many it has.
-        asks: What each of them asks for: a ``"size"``, or a ``"dtype"``; by default nothing.
+        asks: What each of them asks for: a ``"size"``, a ``"dtype"`` or ``"steps"``; by default nothing.
     """
 
     def __init__(self, blocks: int, *, asks: str = "") -> None:

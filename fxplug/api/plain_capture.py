@@ -23,11 +23,11 @@ from fxplug.api.plain_judging import (
     checks_of_counts,
     do_more,
     first_asked,
-    mark_checks_behind,
     settle_checks,
 )
 from fxplug.api.plain_run import WrongTellingError, run_plainly
 from fxplug.capture import Tracer
+from fxplug.capture.examples.acting import mark_checks_behind
 from fxplug.capture.examples.guarding import guards_of_inputs, present
 from fxplug.capture.examples.learning import LAYERS, learn
 from fxplug.execute import GraphModule
@@ -131,7 +131,8 @@ def _capture(
         guards = guards_of_inputs(inputs, args, answers.at_entry, asked, _said_of_inputs(inputs, tracer))
         answers.settle(tracer.graph)  # What was copied to answer the guards is not needed here any more.
         settle_checks(tracer.graph, checks)
-        mark_checks_behind(answers.checks.acted)
+        if answers.writing:
+            mark_checks_behind(tracer.graph.nodes, answers.checks.acted, program, answers.writing)
         captured = _captured(program, tracer, name)
         if guards is not None:
             captured.set_guards(GuardSet(*guards))

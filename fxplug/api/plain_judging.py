@@ -36,7 +36,6 @@ __all__ = [
     "checks_of_counts",
     "do_more",
     "first_asked",
-    "mark_checks_behind",
     "settle_checks",
     "writes_in_place",
 ]
@@ -99,18 +98,6 @@ def _follows_from_inputs(value: Node) -> bool:
     """Return whether a value is all sizes of a tensor that is no weight: how many follows from those of inputs."""
     tensor = value._args[0] if value._args else None
     return _is_shape(value) and isinstance(tensor, Node) and tensor._op != "get_attr"
-
-
-def mark_checks_behind(node: Node | None) -> None:
-    """Say of the checks behind a node that the program cannot be run instead where they fail.
-
-    Args:
-        node: The first one that writes to an input; None where there is none.
-    """
-    while node is not None and node._op != "output":
-        if node._target in _CHECKS:
-            node.args = (*node.args, False)
-        node = node._next
 
 
 def _parts(check: Node, value: Node, count: int) -> list[Node]:

@@ -379,3 +379,25 @@ def test_what_is_checked_behind_a_write_to_an_input_does_not(plainly):
         patch.setattr("fxplug.api.capturing.capture_plainly", lambda *args: None)
         assert checks_that_end_the_run(fxplug.trace(net, (X.clone(),))) == found
     torch.testing.assert_close(captured(X.clone()), net(X.clone()))
+
+
+class WritingToCopies(nn.Module):
+    def forward(self, x):
+        y = x.contiguous()
+        y += 1
+        z = y @ y.transpose(-2, -1)
+        return z if z.shape[0] == 2 else z * 0
+
+
+@pytest.mark.parametrize("way", ["plain", "listened"])
+def test_what_is_a_copy_of_the_example_may_be_another_input_itself(plainly, way):
+    example = torch.randn(4, 2).t()
+    with pytest.MonkeyPatch.context() as patch:
+        if way == "listened":
+            patch.setattr("fxplug.api.capturing.capture_plainly", lambda *args: None)
+        captured = fxplug.trace(WritingToCopies(), (example,), on_guard_failure="eager")
+    assert plainly == ([captured] if way == "plain" else [])
+    assert checks_that_end_the_run(captured) == [True]
+    torch.testing.assert_close(captured(example), WritingToCopies()(example))
+    with pytest.raises(fxplug.GuardError):
+        captured(torch.randn(3, 4))

@@ -12,6 +12,7 @@ import torch
 
 from fxplug.capture.arguments import is_constant, is_plain_subclass
 from fxplug.capture.compared import MissedComparisonError
+from fxplug.capture.examples.acting import mark_checks_behind
 from fxplug.capture.examples.attributes_asked import ANY_ATTRIBUTE, ATTRIBUTE
 from fxplug.capture.examples.binding import bound_examples
 from fxplug.capture.examples.finding import found_by, holds_one_of, ids_found_by, is_found
@@ -387,6 +388,8 @@ class InputReceiver(ValueKeeper):
                 self._add_entry_guard(operator.eq, (rank, torch.Tensor.dim(value)), asked)
             if ASKS_FOR_NONE in self._names:
                 self._guard_presence()
+        if self._has_written:
+            mark_checks_behind(self.graph.nodes, None, self.root)
 
     def _guard_presence(self) -> None:
         """Guard that no input, or part of one, is None instead, where the program may ask and nothing else says so.
