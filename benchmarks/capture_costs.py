@@ -45,7 +45,9 @@ def costs_table(rounds: int = 101) -> str:
         _cost("decoder of 12 blocks", Decoder(12), words, plain, rounds),
         _cost("the same, each block asks for a size", Decoder(12, asks="size"), words, plain, rounds),
         _cost("the same, each block asks for a dtype", Decoder(12, asks="dtype"), words, plain, rounds),
-        _cost("the same, each block asks for steps in memory", Decoder(12, asks="steps"), words, plain, rounds),
+        _cost(
+            "the same, each block asks for steps in memory", Decoder(12, asks="steps"), words, plain, rounds
+        ),
     ]
     head = ["program", "nodes", "eager, ms", "captured, ms", "more, µs per node", f"at most {_PROMISED:g}"]
     return "\n".join([f"| {' | '.join(head)} |", "|---|---:|---:|---:|---:|---|", *lines])

@@ -316,7 +316,8 @@ def _erase_numbers(graph: Graph, node: Node) -> None:
     while waiting:
         current = waiting.pop()
         if current._position is not ERASED and current._op != "placeholder" and not current.users:
-            inputs = current.all_input_nodes
+            # What a number is read off may have been computed for more than that.
+            inputs = [] if _reads_tensor(current) else current.all_input_nodes
             graph.erase_node(current)
             waiting += inputs
 

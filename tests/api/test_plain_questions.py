@@ -488,3 +488,63 @@ def test_a_trace_without_examples_still_refuses():
         fxplug.symbolic_trace(net_of(of_an_input))
     with pytest.raises(fxplug.TraceError, match=r"\[FXP-T003\]"):
         fxplug.symbolic_trace(net_of(of_a_length))
+
+
+class WritingWhereItAsks(nn.Module):
+    def __init__(self, forward):
+        super().__init__()
+        self.act, self.layer = nn.ReLU(inplace=True), nn.Linear(4, 4)
+        type(self).forward = forward
+
+
+def of_what_a_method_writes(self, x):
+    y = x * 1
+    if y.mul_(2).ndim == 3:
+        return y + 1
+    return y
+
+
+def of_what_a_layer_writes(self, x):
+    y = x * 1
+    assert self.act(y).dim() == 3
+    return y
+
+
+def of_a_view_of_what_is_written(self, x):
+    y = x * 1
+    z = y.add_(1).view(-1)
+    assert z.ndim == 1
+    return y
+
+
+def of_an_input_that_is_written(self, x):
+    z = x.mul_(2)
+    assert z.ndim == 3
+    return x + 1
+
+
+def of_what_is_not_used_besides(self, x):
+    z = self.layer(x)
+    assert z.ndim == 3
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        *(of_what_a_method_writes, of_what_a_layer_writes, of_a_view_of_what_is_written),
+        *(of_an_input_that_is_written, of_what_is_not_used_besides),
+    ],
+)
+def test_what_is_asked_of_is_computed(plainly, forward):
+    net = type("Writing", (WritingWhereItAsks,), {})(forward).eval()
+    given = X.clone()
+    captured = fxplug.trace(net, (given,), check=False)
+    assert plainly == [captured]
+    assert torch.equal(given, X)
+    expected, found = X.clone(), X.clone()
+    torch.testing.assert_close(captured(found), net(expected))
+    assert torch.equal(found, expected)
+    if forward is of_what_is_not_used_besides:
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            captured(torch.randn(2, 3, 5))
