@@ -263,11 +263,15 @@ class PlainAnswers:
             MissedProgramError: It may, or to anything else.
         """
         pure = tracer.pure_calls
+        quiet, layers = pure.quiet, pure.layers
         sentinel = tracer.graph._sentinel
         last = sentinel if self._last is None else self._last
         while (node := last._next) is not sentinel:
-            if node._op != "output" and node._target not in _OF_MATH and not pure.has(node):
-                is_layer = node._op == "call_module" and node._target in pure.writing
+            op, target = node._op, node._target
+            # As in `PureCalls.has`, written out: each node of a network is asked about.
+            is_known = target in layers if op == "call_module" else id(target) in quiet and not node._kwargs
+            if not (is_known or op in _COMPUTING_NOTHING or target in _OF_MATH or pure.has(node)):
+                is_layer = op == "call_module" and target in pure.writing
                 if not (is_layer or writes_in_place(node, self._program)):
                     raise MissedProgramError
                 self.writing.add(node)
@@ -304,6 +308,7 @@ _OF_DIMENSIONS = frozenset({"dim", "ndim", "ndimension"})
 _PLACES = frozenset({int, slice})
 _OF_TENSORS = _OF_DIMENSIONS | {"shape", "size"}
 """Attributes and methods of tensors that tell of sizes, or of how many dimensions there are."""
+_COMPUTING_NOTHING = frozenset({"get_attr", "output", "placeholder"})
 _OF_MATH = frozenset(value for value in vars(math).values() if callable(value))
 _OF_NUMBERS = (_OF_MATH | {value for value in vars(operator).values() if callable(value)}) - {
     operator.getitem

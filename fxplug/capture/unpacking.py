@@ -85,10 +85,11 @@ class PureCalls:
     def __init__(self, root: Module | None, modules: Iterable[Module], paths: Mapping[int, str]) -> None:
         plain = [module for module in modules if not (has_hooks(module) or "forward" in vars(module))]
         found = [(paths[id(layer)], effect) for layer, effect in effects_of_layers(plain)]
-        self._layers = {path for path, effect in found if effect is PURE}
+        self.layers = {path for path, effect in found if effect is PURE}
+        """The paths of layers that do nothing but compute."""
         self.writing = {path for path, effect in found if effect == writes(0)}
         """The paths of layers that write to what they are given, and do nothing else."""
-        self._quiet: set[int] = set()
+        self.quiet: set[int] = set()
         """Ids of targets that were found to be pure whatever they are given: a network calls the same again and
         again."""
         self._root = root
@@ -98,12 +99,12 @@ class PureCalls:
         op, target, kwargs = node._op, node._target, node._kwargs
         if op == "call_module" and target in self.writing:
             return False
-        if target in self._layers if op == "call_module" else not kwargs and id(target) in self._quiet:
+        if target in self.layers if op == "call_module" else not kwargs and id(target) in self.quiet:
             return True
         effect = effects.effect_of(node, self._root)
         if effect is PURE or effect.is_pure:
             if not kwargs and effects.is_settled(op, target):
-                self._quiet.add(id(target))
+                self.quiet.add(id(target))
             return True
         return target in CHECKS or target is assert_function
 
