@@ -29,26 +29,18 @@ _NAMES = (
     "mul narrow neg permute pow repeat reshape roll rsqrt sin sqrt squeeze sub sum tile transpose unbind unflatten "
     "unsqueeze view"
 )
-_METHODS = METHODS_OF_LAYERS | set(_NAMES.split()) | {"add_", "mul_", "sub_"}
-_FUNCTIONS = (
-    FUNCTIONS_OF_LAYERS
-    | {getattr(torch, name) for name in _NAMES.split() if hasattr(torch, name)}
-    | {operator.getitem, operator.matmul, operator.neg, operator.pow, torch.cat, torch.stack}
-    | {
-        operator.add,
-        operator.iadd,
-        operator.mul,
-        operator.imul,
-        operator.sub,
-        operator.isub,
-        operator.truediv,
-    }
-)
 _OF_TWO = frozenset(
     {operator.add, operator.iadd, operator.mul, operator.imul, operator.sub, operator.isub, operator.truediv}
     | {torch.add, torch.mul, torch.sub, "add", "add_", "mul", "mul_", "sub", "sub_"}
 )
 """Operators, functions and methods of two tensors; the first one mostly has the sizes of the result."""
+_METHODS = METHODS_OF_LAYERS | set(_NAMES.split()) | {one for one in _OF_TWO if isinstance(one, str)}
+_FUNCTIONS = (
+    FUNCTIONS_OF_LAYERS
+    | {getattr(torch, name) for name in _NAMES.split() if hasattr(torch, name)}
+    | {operator.getitem, operator.matmul, operator.neg, operator.pow, torch.cat, torch.stack}
+    | {one for one in _OF_TWO if not isinstance(one, str)}
+)
 _CHANGING_SIZES = frozenset({"chunk", "split"})
 _METHODS_OF_SIZES = METHODS_OF_LAYERS - _CHANGING_SIZES
 _FUNCTIONS_OF_SIZES = frozenset(
