@@ -401,3 +401,18 @@ def test_what_is_a_copy_of_the_example_may_be_another_input_itself(plainly, way)
     torch.testing.assert_close(captured(example), WritingToCopies()(example))
     with pytest.raises(fxplug.GuardError):
         captured(torch.randn(3, 4))
+
+
+class WritingToDiagonals(nn.Module):
+    def forward(self, x):
+        y = x.diagonal(dim1=-2, dim2=-1)
+        y += 1
+        z = x @ x
+        return z if z.dtype == torch.float32 else x
+
+
+def test_a_view_of_an_input_that_is_known_by_its_memory_alone_is_one(plainly):
+    given = torch.randn(3, 3)
+    captured = fxplug.trace(WritingToDiagonals(), (given,), check=False)
+    assert plainly == [captured]
+    assert checks_that_end_the_run(captured) == [True]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxplug
-from fxplug.api import plain_answers
+from fxplug.api import plain_answers, plain_capture
 from fxplug.capture.plain_code import reads_of, reads_of_function
 from fxplug.errors import TraceWarning
 
@@ -71,6 +71,7 @@ class Net(nn.Module):
         self.rows = Rows(nn.Linear(4, 4), nn.ReLU())
         self.named = Named({"one": nn.Linear(4, 4), "three": nn.Tanh()})
         self.inner = Children()
+        self.pairs = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2))
         self.scale = nn.Parameter(torch.linspace(1, 2, 4))
         self.register_buffer("missing", None)
         self.dims, self.names, self.count, self.way = [0, 2, 1], {"a": 2}, 2, Way.NEAR
@@ -357,6 +358,38 @@ def compares_with_what_is_equal_to_all(self, x):
     return x if self.strange == Strange.ONE else x + 1
 
 
+def compares_with_true(self, x):
+    same = x.size(0) == 2
+    return x + 1 if same is True else x
+
+
+def calls_parts_of_layers(self, x):
+    for pair in self.pairs:
+        x = pair[0](x)
+    return x
+
+
+def asks_what_attention_returns(self, x):
+    weights = self.layer.weight, self.layer.bias
+    packed, bias = torch.cat([self.layer.weight] * 3), torch.cat([self.layer.bias] * 3)
+    y, found = F.multi_head_attention_forward(
+        x, x, x, 4, 2, packed, bias, None, None, False, 0.0, *weights, training=False, need_weights=False
+    )
+    return y if found is None else y + found
+
+
+def counted(x):
+    return x * 2
+
+
+counted.scaled = scaled
+
+
+def calls_an_attribute_of_a_function(self, x):
+    function = counted
+    return function(x)
+
+
 def asks_for_what_is_none(self, x):
     y = self.layer(x)
     return y if y.grad is None else y.grad
@@ -371,6 +404,8 @@ def asks_for_a_value(self, x):
     [
         *(calls_a_closure, calls_what_reads_globals, hands_layers_on, keeps_a_layer, compares_layers),
         *(hands_itself_on, compares_values, compares_with_what_is_equal_to_all, asks_for_what_is_none),
+        *(compares_with_true, calls_parts_of_layers, asks_what_attention_returns),
+        calls_an_attribute_of_a_function,
         asks_for_a_value,
     ],
 )
@@ -480,10 +515,26 @@ def test_what_is_told_wrongly_is_found_out_by_the_run(forward):
     assert answers(captured, X) is not None
 
 
-def test_a_program_told_wrongly_is_traced_once_more(plainly):
-    captured = fxplug.trace(net_of(tells_a_smaller_operand), (X,), check=False)
+class Stretching(nn.Module):
+    def forward(self, small, x):
+        y = small * x
+        return y + 1 if y.size(0) == 2 else y
+
+
+@pytest.mark.parametrize(
+    ("net", "inputs"),
+    [(net_of(tells_a_dtype_of_two), (X,)), (Stretching(), (X[:1].clone(), X))],
+)
+def test_a_program_told_wrongly_is_traced_once_more(plainly, monkeypatch, net, inputs):
+    told = []
+    made = plain_capture.PlainAnswers
+    monkeypatch.setattr(
+        plain_capture, "PlainAnswers", lambda *args, tells: told.append(tells) or made(*args, tells=tells)
+    )
+    captured = fxplug.trace(net, inputs, check=False)
     assert plainly == [captured]
-    assert any("size(1) == 3" in str(guard) for guard in captured.guards)
+    assert told == [True, False]
+    torch.testing.assert_close(captured(*inputs), net(*inputs))
 
 
 # -- inputs
