@@ -166,12 +166,9 @@ def _said_of_inputs(inputs: Sequence[Node], tracer: Tracer) -> list[tuple[Node, 
     said = [(node, left_out[str(node.target)]) for node in inputs if node.target in left_out]
     given = [node for node in inputs if node.target not in left_out]
     if plain is not None and plain.asks_for_classes:
-        said += [(node, torch.Tensor) for node in given]
+        return said + [(node, torch.Tensor) for node in given]  # Which None is not.
     is_asked = plain is not None and plain.needs_examples
-    said += [
-        (node, present) for node in given if node.args or (is_asked and (node, torch.Tensor) not in said)
-    ]
-    return said
+    return said + [(node, present) for node in given if node.args or is_asked]
 
 
 def _left_out(program: nn.Module, args: Sequence[Any]) -> dict[str, Any] | None:

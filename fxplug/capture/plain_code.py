@@ -138,12 +138,13 @@ _TAKEN_FROM_BELOW = {
     **dict.fromkeys(("FORMAT_VALUE", "GET_ITER", "LIST_TO_TUPLE"), 2),
     **dict.fromkeys(("LOAD_CONST", "LOAD_FAST", "LOAD_GLOBAL", "PUSH_NULL"), 0),
 }
-"""How many values an instruction takes from the stack at most; of those below, one more than their argument says."""
+"""How many values an instruction takes from the stack at most."""
 _TAKEN_AS_SAID = {
     **dict.fromkeys(("BUILD_LIST", "BUILD_SLICE", "BUILD_STRING", "BUILD_TUPLE", "COPY", "SWAP"), 0),
     **dict.fromkeys(("BUILD_CONST_KEY_MAP", "LIST_APPEND", "LIST_EXTEND"), 1),
     **dict.fromkeys(("CALL", "PRECALL"), 2),
 }
+"""How many more it takes than its argument says."""
 _FINDING = ("super", "super()")
 """What is there where ``super()`` finds a method."""
 _READING = ("getattr", "getattr of self", "getattr name", "getattr default")
