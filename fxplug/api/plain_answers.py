@@ -24,7 +24,7 @@ from fxplug.api.plain_ranks import Ranks
 from fxplug.api.plain_run import BegunRun, Checks, compute
 from fxplug.capture.calls import unheard
 from fxplug.capture.examples.asking import INSIDE
-from fxplug.capture.examples.guarding import expression, guard_at
+from fxplug.capture.examples.guarding import expression, guard_at, is_metadata
 from fxplug.capture.plain_programs import MissedProgramError
 from fxplug.ir import Node
 from fxplug.ir.guards import Guard
@@ -79,6 +79,8 @@ class PlainAnswers:
         self._numbers: dict[Node, Any] = {}
         self._reads: dict[Node, tuple[Node, ...] | None] = {}
         self._telling: dict[str, Attributes] = {}
+        self.asked: set[Node] = set()
+        """What was asked, and the numbers in it, but for sizes."""
         self.constant: set[Node] = set()
         """Reads of attributes that are constants of what is captured, and are guarded."""
         self._given: dict[Node, torch.Tensor] = {}
@@ -107,7 +109,7 @@ class PlainAnswers:
         """Return whether a number that is computed from sizes is true, and guard that; None for any other value."""
         reads = self._reads_behind(node)
         if reads is None:
-            return None
+            return self._answer_by_run(tracer, node)
         self.note_writes(tracer)
         sources = [cast("Node", read._args[0]) for read in reads]
         is_at_entry = all(source._op == "placeholder" for source in sources)
@@ -123,9 +125,56 @@ class PlainAnswers:
             self.rank_asked = self.rank_asked or self._guard(reads[0], "")
             self._predicates.append(node)
             return bool(value)
+        return self._settle(tracer, node, value, is_at_entry=is_at_entry)
+
+    def _answer_by_run(self, tracer: Tracer, node: Node) -> bool | None:
+        """Return whether a tensor of one element is true, or a number that says what tensors are like; None for others.
+
+        Sizes are no such numbers.
+        """
+        self.note_writes(tracer)
+        value = self._value_of(tracer, node)
+        numbers = self._numbers_of_run(node)
+        if numbers is None:
+            return None
+        tracer.has_checks = True
+        given = self._inputs(tracer)
+        is_at_entry = node in numbers and not any(self._hangs_on_computed(one, given) for one in numbers)
+        self.asked |= numbers
+        return self._settle(tracer, node, value, is_at_entry=is_at_entry)
+
+    def _numbers_of_run(self, node: Node) -> set[Node] | None:
+        """Return the nodes by which a number is read off tensors; None where it comes by other ways, or is none."""
+        values = {} if self.run is None else self.run.values
+        found: set[Node] = set()
+        waiting = [node]
+        while waiting:
+            current = waiting.pop()
+            kind = type(values[current])
+            if kind is torch.Tensor:
+                continue
+            is_size = kind is torch.Size and _reads_tensor(current)
+            if not (is_size or kind in _NUMBERS):
+                return None
+            found.add(current)
+            waiting += [one for one in current.all_input_nodes if one not in found]
+        return found
+
+    def _hangs_on_computed(self, node: Node, given: Mapping[Node, torch.Tensor]) -> bool:
+        """Return whether a number is read off a tensor that is no input, or elements of one that may be written to."""
+        values = {} if self.run is None else self.run.values
+        tensors = [one for one in node.all_input_nodes if type(values[one]) is torch.Tensor]
+        is_settled = not self.writing or is_metadata(node)
+        return not all(one in given for one in tensors) or bool(tensors and not is_settled)
+
+    def _settle(self, tracer: Tracer, node: Node, value: Any, *, is_at_entry: bool) -> bool:
+        """Record that a value is true, or that it is not, and return which of both."""
         if type(value) is not bool:
-            node, value = tracer.create_node("call_function", operator.truth, (node,), {}), bool(value)
+            with unheard():
+                value = bool(value)
+            node = tracer.create_node("call_function", operator.truth, (node,), {})
         predicate = node if value else tracer.create_node("call_function", operator.not_, (node,), {})
+        self.asked.update((node, predicate))
         if is_at_entry:
             self._guard_at_entry(predicate)
         else:
@@ -252,6 +301,10 @@ class PlainAnswers:
         sizes = self._told(tracer, tensor, "shape")
         if sizes is None:
             return None
+        if node._op == "call_method" and node._target == "size" and not node._kwargs:
+            place: Any = node._args[1] if len(node._args) == _WITH_PLACE else None
+            if type(place) is int:
+                return sizes[place]
         return compute(node, {tensor: torch.empty(sizes, device="meta")}, self._program)
 
     def note_writes(self, tracer: Tracer) -> None:
@@ -297,13 +350,16 @@ class PlainAnswers:
     def _check(self, tracer: Tracer, predicate: Node) -> None:
         self.has_checks = True
         said = predicate._target, predicate._args, *predicate._kwargs.items()
-        if said not in self._known:
+        # What is said twice may be another thing the second time, if something was written in between.
+        if said not in self._known or self.writing:
             self._known.add(said)
             guard = self._guard(predicate, expression(predicate, INSIDE))
             tracer.create_node("call_function", check_true, (predicate, str(guard)), {})
 
 
 _NUMBERS = frozenset({bool, int, float})
+_WITH_PLACE = 2
+"""How many arguments a method has that is told which of the sizes it is to give."""
 _OF_DIMENSIONS = frozenset({"dim", "ndim", "ndimension"})
 _PLACES = frozenset({int, slice})
 _OF_TENSORS = _OF_DIMENSIONS | {"shape", "size"}

@@ -142,6 +142,11 @@ class Answers(Protocol):
         ...
 
     @property
+    def asked(self) -> Collection[Node]:
+        """What was asked, and the numbers in it: these are no constants where they are used for nothing else."""
+        ...
+
+    @property
     def has_checks(self) -> bool:
         """Whether any answer is checked in the graph."""
         ...
@@ -176,27 +181,46 @@ def do_more(
         MissedProgramError: It reads weights or checks something, and may write in ways that a run does not tell: behind
             a write to an input the program cannot be run instead, if a check fails.
     """
-    settled = all(_may_be_settled(cast("Node", check._args[0])) for check in checks)
-    if tracer.has_made_constants or not settled:
+    if tracer.has_made_constants or not _are_settled(checks):
         return True
-    seen: set[Any] = {check_equal, check_length, check_true, same_value, OrderedDict}
+    seen: set[Any] = {check_equal, check_length, check_true, getattr, same_value, OrderedDict}
+    asked = answers.asked
     for node in nodes:
         op, target = node._op, node._target
+        if node in asked and _is_only_asked(node, asked):
+            continue
         if op == "call_function" and target in _OPERATORS:
             if not _is_given_plainly(node):
                 return True
-        elif target is getattr or (op == "call_method" and target == "size"):
-            if not (target is not getattr or node._args[1] in _READ_ANEW or node in answers.constant):
-                return True
+        elif target is getattr and node._args[1] not in _READ_ANEW and node not in answers.constant:
+            return True
         elif target not in seen:  # What hangs on the numbers that a call is given is looked at in the end.
             seen.add(target)
             if not _may_stay(op, target) or (asks and changes_rank(node)):
                 return True
-    reads = [node._op for node in nodes].count("get_attr") != len(tracer.weight_nodes)  # Those of layers.
-    stay = any(not _follows_from_inputs(cast("Node", check._args[0])) for check in checks)
-    if reads or stay or answers.has_checks:
+    if answers.has_checks or _reads_weights(nodes, tracer) or _keeps_any(checks):
         answers.note_writes(tracer)
     return asks and _makes_ranks_of_sizes(nodes)
+
+
+def _is_only_asked(node: Node, asked: Collection[Node]) -> bool:
+    """Return whether what was asked is used for nothing else."""
+    return all(user in asked or user._target is check_true for user in node.users)
+
+
+def _reads_weights(nodes: Sequence[Node], tracer: Tracer) -> bool:
+    """Return whether a program reads weights itself, and not only its layers do."""
+    return [node._op for node in nodes].count("get_attr") != len(tracer.weight_nodes)
+
+
+def _are_settled(checks: Iterable[Node]) -> bool:
+    """Return whether checks of how many parts values have are all what listening would have recorded."""
+    return all(_may_be_settled(cast("Node", check._args[0])) for check in checks)
+
+
+def _keeps_any(checks: Iterable[Node]) -> bool:
+    """Return whether any check of how many parts values have does not follow from those of inputs."""
+    return any(not _follows_from_inputs(cast("Node", check._args[0])) for check in checks)
 
 
 def _may_stay(op: str, target: Any) -> bool:

@@ -68,8 +68,10 @@ class Checks:
         """Those of which it was told that they are tensors."""
         self.acted: Node | None = None
         """The first node that has written to an input: behind it the program cannot be run instead."""
-        self._told = told
-        self._root = root
+        self.told = told
+        """Those of which the value was told without a run, and the value."""
+        self.root = root
+        """Has the weights."""
         self._args = args
         self._given: frozenset[Any] = frozenset()
         self._kept: frozenset[Any] | None = None
@@ -77,7 +79,11 @@ class Checks:
     @property
     def are_needed(self) -> bool:
         """Whether there is anything to look at."""
-        return bool(self.writing or self._told or self.tensors or self.refuses_none)
+        return bool(self.writing or self.told or self.tensors or self.refuses_none)
+
+    def looked_at(self) -> Collection[Node]:
+        """Return the nodes of which there is more to look at than whether their value is None."""
+        return {*self.writing, *self.told, *self.tensors}
 
     def compute(self, node: Node, values: Mapping[Node, Any]) -> Any:
         """Return the value of a node that is no input, from those that it uses.
@@ -86,10 +92,11 @@ class Checks:
             MissedProgramError: It writes to a weight, or is None where the trace took it for something else.
             WrongTellingError: It has another value than it was told to have.
         """
-        if node in self.writing:
+        if self.writing and node in self.writing:
             self._check_write(node, values[node.all_input_nodes[0]])
-        value = compute(node, values, self._root)
-        self.check_value(node, value)
+        value = compute(node, values, self.root)
+        if value is None or node in self.told or node in self.tensors:
+            self.check_value(node, value)
         return value
 
     def check_value(self, node: Node, value: Any) -> None:
@@ -101,7 +108,7 @@ class Checks:
         """
         if value is None and self.refuses_none and node._target not in _GIVING_NOTHING:
             raise MissedProgramError
-        if (node in self._told and value != self._told[node]) or (
+        if (node in self.told and value != self.told[node]) or (
             node in self.tensors and type(value) is not torch.Tensor
         ):
             raise WrongTellingError
@@ -121,7 +128,7 @@ class Checks:
     def _check_write(self, node: Node, value: Any) -> None:
         if self._kept is None:
             self._given = frozenset(map(storage_of, self._args))
-            tables = (table for module in self._root.modules() for table in own_tables(module)[:2])
+            tables = (table for module in self.root.modules() for table in own_tables(module)[:2])
             tensors = (tensor for table in tables for tensor in table.values() if tensor is not None)
             self._kept = frozenset(storage_of(tensor) for tensor in tensors)
         if type(value) is not torch.Tensor or (storage := storage_of(value)) in self._kept:
@@ -172,6 +179,7 @@ class BegunRun:
             MissedProgramError: The values take more memory than they may, or something is written to what is kept.
         """
         values, calls, checks = self.values, self._calls, self._checks
+        writing, told, tensors = checks.writing, checks.told, checks.tensors
         at = self.last._next
         begin = calls[self.count][2] if self.count < len(calls) else None
         while node not in values:
@@ -184,10 +192,17 @@ class BegunRun:
                 self.count += 1
                 begin = calls[self.count][2] if self.count < len(calls) else None
             else:
-                op, result = at._op, at
-                value = next(self.inputs) if op == "placeholder" else checks.compute(at, values)
+                result = at
+                if at._op == "placeholder":
+                    value = next(self.inputs)
+                elif at in writing or at in told or at in tensors:
+                    value = checks.compute(at, values)
+                else:
+                    value = compute(at, values, checks.root)
+                    if value is None:
+                        checks.check_value(at, value)
             values[result] = value
-            if value.__class__ is torch.Tensor and result._op != "placeholder":
+            if type(value) is torch.Tensor and result._op != "placeholder":
                 self._bytes += value.nbytes
                 if self._bytes > self.most:
                     raise MissedProgramError
@@ -225,32 +240,49 @@ def run_plainly(
             begun.values,
             begun.last._next,
         )
-    layer, given, first, last, result = next(waiting, _NO_CALL)
+    call = next(waiting, _NO_CALL)
+    looked = () if checks is None else checks.looked_at()
     while (op := node._op) != "output":
-        if node is first:
-            if checks is not None:
-                checks.check_layer(first, last, values[given])
-            value = layer.forward(values[given])
-            if checks is not None:
-                checks.check_value(result, value)
-            # A value that has one user, as most have, has this one.
-            if given._users.__class__ is not dict or _end_within(given, first, last):
-                del values[given]
-            if result._users is not None:
-                values[result] = value
-            del value
-            node = last._next
-            layer, given, first, last, result = next(waiting, _NO_CALL)
+        if node is call[2]:
+            _run_layer(call, values, checks)
+            node, call = call[3]._next, next(waiting, _NO_CALL)
             continue
         if op == "placeholder":
             values[node] = next(inputs)
         else:
-            value = compute(node, values, root) if checks is None else checks.compute(node, values)
-            _end_with(node, values)
+            if checks is not None and node in looked:
+                value = checks.compute(node, values)
+            else:
+                value = compute(node, values, root)
+            if value is None and checks is not None:
+                checks.check_value(node, value)
+            taken: Any = node._inputs
+            if taken.__class__ is Node and taken._users is node:  # As most.
+                del values[taken]
+            else:
+                _end_with(node, values)
             if node._users is not None:
                 values[node] = value
             del value
         node = node._next
+
+
+_NO_CALL: Any = (None,) * 5
+
+
+def _run_layer(call: LayerCall, values: dict[Node, Any], checks: Checks | None) -> None:
+    """Run the forward of a layer in place of the nodes that it records."""
+    layer, given, first, last, result = call
+    if checks is not None:
+        checks.check_layer(first, last, values[given])
+    value = layer.forward(values[given])
+    if checks is not None:
+        checks.check_value(result, value)
+    # A value that has one user, as most have, has this one.
+    if given._users.__class__ is not dict or _end_within(given, first, last):
+        del values[given]
+    if result._users is not None:
+        values[result] = value
 
 
 def _end_with(node: Node, values: dict[Node, Any]) -> None:
@@ -260,9 +292,6 @@ def _end_with(node: Node, values: dict[Node, Any]) -> None:
         users: Any = used._users
         if users is node or (users.__class__ is dict and next(reversed(users)) is node):
             del values[used]
-
-
-_NO_CALL: Any = (None,) * 5
 
 
 def _end_within(used: Node, first: Node, last: Node) -> bool:
@@ -281,20 +310,35 @@ def compute(node: Node, values: Mapping[Node, Any], root: nn.Module) -> Any:
     op = node._op
     if op == "get_attr":
         return fetch_path(root, str(node._target))
-    find = values.__getitem__
-    # Most arguments are values and numbers: only others may have values in them.
-    args: list[Any] = [
-        values[one] if one.__class__ is Node else one if one.__class__ in PLAIN_TYPES else map_arg(one, find)
-        for one in node._args
-    ]
-    kwargs: Any = node._kwargs
+    args: list[Any] = []
+    one: Any
+    for one in node._args:
+        # Most arguments are values and numbers: only others may have values in them.
+        kind = one.__class__
+        if kind is Node:
+            args.append(values[one])
+        else:
+            args.append(one if kind in PLAIN_TYPES else map_arg(one, values.__getitem__))
+    target: Any = node._target
+    if node._kwargs:
+        return _compute_by_name(op, target, args, node._kwargs, values, root)
+    if op == "call_function":
+        return target(*args)
+    if op == "call_method":
+        return getattr(args[0], target)(*args[1:])
+    return fetch_path(root, target)(*args)  # A layer that takes more than one value.
+
+
+def _compute_by_name(
+    op: str, target: Any, args: list[Any], kwargs: Any, values: Mapping[Node, Any], root: nn.Module
+) -> Any:
+    """Return what a call gives that has arguments by name, which may have values in them."""
     for one in kwargs.values():
         if one.__class__ not in PLAIN_TYPES:
-            kwargs = map_arg(kwargs, find)
+            kwargs = map_arg(kwargs, values.__getitem__)
             break
-    target: Any = node._target
     if op == "call_function":
         return target(*args, **kwargs)
     if op == "call_method":
         return getattr(args[0], target)(*args[1:], **kwargs)
-    return fetch_path(root, target)(*args, **kwargs)  # A layer that takes more than one value.
+    return fetch_path(root, target)(*args, **kwargs)

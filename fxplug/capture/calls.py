@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.arrays import call_without_array
+from fxplug.capture.proxy import traced_value
 from fxplug.capture.sessions import Session, active
-from fxplug.capture.shims import traced_value
 from fxplug.errors import TraceError
 from fxplug.semantics.internals import put_on_calls, remove_mode, take_off_calls
 

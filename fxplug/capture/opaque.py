@@ -19,8 +19,7 @@ from torch import nn
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.callforms import written_arguments
 from fxplug.capture.closures import held_by, plain_function
-from fxplug.capture.proxy import Proxy
-from fxplug.capture.shims import traced_value
+from fxplug.capture.proxy import Proxy, traced_value
 from fxplug.capture.sources import caller_level, place_in_program
 from fxplug.errors import TraceError, TraceWarning
 from fxplug.execute.aliases import may_return_argument

@@ -180,8 +180,17 @@ def _computes_with_values(reads: Reads, *, any_method: bool) -> bool:
     """
     attributes = reads.attributes - ATTRIBUTES_OF_TENSORS
     if any_method:
-        return attributes <= TENSOR_METHODS
+        return attributes - _ASKED_FOR <= TENSOR_METHODS
     return not attributes and all(map(method_may_stay, reads.methods))
+
+
+_ASKED_FOR = frozenset(
+    {
+        *("is_cpu", "is_cuda", "is_meta", "is_mps", "is_nested", "is_quantized", "is_sparse", "is_xpu"),
+        *("itemsize", "nbytes", "requires_grad"),
+    }
+)
+"""Attributes of tensors that are numbers or answers. What is recorded of them is looked at, as calls of methods are."""
 
 
 def method_may_stay(name: str) -> bool:

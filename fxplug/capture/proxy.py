@@ -73,6 +73,7 @@ __all__ = [
     "TracerBase",
     "no_condition",
     "no_iteration",
+    "traced_value",
     "unknown_value",
 ]
 
@@ -345,7 +346,11 @@ class Attribute(Proxy):
     _node: Node | None
 
     def __init__(self, root: Proxy, attr: str) -> None:
-        self.__dict__.update(_node=None, root=root, attr=attr, tracer=root.tracer)
+        own = self.__dict__  # Past __setattr__; most calls of methods get here.
+        own["_node"] = None
+        own["root"] = root
+        own["attr"] = attr
+        own["tracer"] = root.tracer
 
     @property
     def node(self) -> Node:  # pyright: ignore[reportIncompatibleVariableOverride] - made when it is asked for
@@ -416,16 +421,36 @@ def _is_update(proxy: Proxy, name: str, value: Any) -> bool:
     return node.op == "call_function" and node.target is getattr and node.args == (proxy.node, name)
 
 
-def _tracer_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ProxyFactory:
+def traced_value(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy | None:
+    """Return the first traced value among the arguments of a call, at any depth, None when there is none.
+
+    The keys of dicts, the elements of sets and the fields of dataclasses are looked at, too: what a graph cannot hold
+    is refused when the call is recorded.
+    """
     for value in args:
         if isinstance(value, Proxy):
-            return value.tracer
+            return value
+    for value in args:  # Where most of the others are.
+        if type(value) in _SEQUENCES:
+            for part in value:
+                if isinstance(part, Proxy):
+                    return part
     for leaf in iterate_parts((args, kwargs)):
         if isinstance(leaf, Proxy):
-            return leaf.tracer
-    raise TraceError(
-        "Cannot trace a call: none of its arguments is a traced value, though torch says that one is."
-    )
+            return leaf
+    return None
+
+
+_SEQUENCES = frozenset({list, tuple})
+
+
+def _tracer_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ProxyFactory:
+    proxy = traced_value(args, kwargs)
+    if proxy is None:
+        raise TraceError(
+            "Cannot trace a call: none of its arguments is a traced value, though torch says that one is."
+        )
+    return proxy.tracer
 
 
 def _record_assertion(proxy: Proxy, frame: FrameType) -> bool | None:

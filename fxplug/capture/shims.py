@@ -16,14 +16,13 @@ import torch
 from torch import nn
 
 from fxplug.capture.answers import ANSWERS
-from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.caches import CACHED
 from fxplug.capture.callsites import called_by, reads_class
 from fxplug.capture.comparisons import check_result
 from fxplug.capture.conversions import CONVERSIONS
 from fxplug.capture.handed import hand_over
 from fxplug.capture.originals import note_shim, original_of
-from fxplug.capture.proxy import Proxy
+from fxplug.capture.proxy import Proxy, traced_value
 from fxplug.capture.sessions import Session, active, active_interceptor
 from fxplug.capture.sources import is_asked_by_program, passes_calls_on
 from fxplug.capture.trampolines import SlotPatch
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from fxplug.capture.sessions import ModuleInterceptor
 
-__all__ = ["call_leaf", "class_patch", "record_call", "shim_for", "traced_value"]
+__all__ = ["call_leaf", "class_patch", "record_call", "shim_for"]
 
 
 def call_leaf(
@@ -189,21 +188,6 @@ def record_call(target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[
         if isinstance(target, FunctionType):
             proxy.tracer.note_kept(target)
     return recorded
-
-
-def traced_value(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy | None:
-    """Return the first traced value among the arguments of a call, at any depth, None when there is none.
-
-    The keys of dicts, the elements of sets and the fields of dataclasses are looked at, too: what a graph cannot hold
-    is refused when the call is recorded.
-    """
-    for value in args:
-        if isinstance(value, Proxy):
-            return value
-    for leaf in iterate_parts((args, kwargs)):
-        if isinstance(leaf, Proxy):
-            return leaf
-    return None
 
 
 def _function_shim(original: Callable[..., Any], *, always: bool) -> FunctionType:

@@ -80,7 +80,7 @@ from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError, shown
 from fxplug.ir import Argument, Graph, ModuleScope, Node, immutable_dict
-from fxplug.ir.arguments import EMPTY_DICT
+from fxplug.ir.arguments import EMPTY_DICT, immutable_list
 from fxplug.ir.collector import paused_collection
 from fxplug.semantics.internals import (
     OpOverload,
@@ -464,7 +464,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     def pure_calls(self) -> PureCalls:
         """Knows which calls of a plain program write to nothing."""
         if self._pure_calls is None:
-            self._pure_calls = PureCalls(self.root, self._below, self._paths)
+            self._pure_calls = PureCalls(self.root, self._below, self._paths, are_plain=True)
         return self._pure_calls
 
     def _judge(self, root: Any, concrete_args: Any) -> None:
@@ -978,14 +978,19 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             if own is Proxy or own is Attribute or own in _MIXED_PROXIES:
                 value = value.node  # noqa: PLW2901 - what the graph gets in its place
                 inputs.append(value)
-            elif own not in _DIRECT:
+            elif own not in _DIRECT and (value := _plain_container(value, inputs)) is None:
                 return None
             taken.append(value)
         named = EMPTY_DICT
         if kwargs:
-            if not (_DIRECT.issuperset(map(type, kwargs.values())) and _TEXT.issuperset(map(type, kwargs))):
+            if not _TEXT.issuperset(map(type, kwargs)):
                 return None
-            named = immutable_dict(kwargs)
+            if _DIRECT.issuperset(map(type, kwargs.values())):
+                named = immutable_dict(kwargs)
+            elif (values := _plain_container([*kwargs.values()], inputs)) is not None:
+                named = immutable_dict(zip(kwargs, values, strict=True))
+            else:
+                return None
         origin = self._place.origin(3)
         return self.graph._create_alike(kind, target, tuple(taken), named, inputs, origin)  # pyright: ignore[reportPrivateUsage]
 
@@ -1423,6 +1428,41 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         other = memo[id(self)] = type(self).__new__(type(self))
         vars(other).update(copy.deepcopy(vars(self), memo))
         return other
+
+
+def _plain_container(value: Any, inputs: list[Node], depth: int = 0) -> Any:
+    """Return what a graph gets in place of a list, a tuple or a slice of traced values and plain ones.
+
+    Args:
+        value: Whatever a call was given.
+        inputs: Receives the nodes of the traced values in it, in order.
+        depth: In how many others it is.
+
+    Returns:
+        None for anything else, and where containers lie deep in others: they may be in themselves.
+    """
+    kind = type(value)
+    if kind is slice:
+        value = value.start, value.stop, value.step
+    elif (kind is not list and kind is not tuple) or depth == _DEEPEST:
+        return None
+    taken: list[Any] = []
+    for part in value:
+        own = type(part)
+        if own is Proxy or own is Attribute or own in _MIXED_PROXIES:
+            inputs.append(part.node)
+            taken.append(part.node)
+        elif own in _DIRECT:
+            taken.append(part)
+        elif (inner := _plain_container(part, inputs, depth + 1)) is None:
+            return None
+        else:
+            taken.append(inner)
+    return tuple(taken) if kind is tuple else immutable_list(taken) if kind is list else slice(*taken)
+
+
+_DEEPEST = 3
+"""How many containers may lie in each other."""
 
 
 def _may_give_none(kind: type) -> bool:

@@ -80,11 +80,20 @@ class PureCalls:
         root: What the paths in the graph refer to.
         modules: Those below the root, with the root.
         paths: Id of each of them -> its path.
+        are_plain: Whether it is known that none of them has hooks, or a forward of its own.
     """
 
-    def __init__(self, root: Module | None, modules: Iterable[Module], paths: Mapping[int, str]) -> None:
-        plain = [module for module in modules if not (has_hooks(module) or "forward" in vars(module))]
-        found = [(paths[id(layer)], effect) for layer, effect in effects_of_layers(plain)]
+    def __init__(
+        self,
+        root: Module | None,
+        modules: Iterable[Module],
+        paths: Mapping[int, str],
+        *,
+        are_plain: bool = False,
+    ) -> None:
+        if not are_plain:
+            modules = [module for module in modules if not (has_hooks(module) or "forward" in vars(module))]
+        found = [(paths[id(layer)], effect) for layer, effect in effects_of_layers(modules)]
         self.layers = {path for path, effect in found if effect is PURE}
         """The paths of layers that do nothing but compute."""
         self.writing = {path for path, effect in found if effect == writes(0)}

@@ -36,10 +36,10 @@ from fxplug.capture.listeners import Untold
 from fxplug.capture.operands import Call
 from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.plain_functions import PlainPart, holds_the_same, layout_of, plain_parts
-from fxplug.capture.proxy import Proxy, TracerBase
+from fxplug.capture.proxy import Proxy, TracerBase, traced_value
 from fxplug.capture.reached import function_behind
 from fxplug.capture.sessions import Session, active
-from fxplug.capture.shims import call_leaf, class_patch, shim_for, traced_value
+from fxplug.capture.shims import call_leaf, class_patch, shim_for
 from fxplug.capture.sources import carrier_name, is_installed
 from fxplug.capture.trampolines import NamespacePatch, Patches, Trampoline, patch_for
 from fxplug.capture.unseen import CallsOfFunctionsPatch, function_named_by, function_of, is_called_by_plugin

@@ -380,7 +380,7 @@ class Graph(CodeOwner):
         Args:
             op: ``"call_function"`` or ``"call_method"``.
             target: A callable for the first, else text.
-            args: Nodes of this graph, plain values, and tuples of these.
+            args: Nodes of this graph, plain values, and tuples, slices and immutable lists of these.
             kwargs: The same.
             inputs: The nodes among both, in order.
             origin: Where in a program the node comes from.

@@ -11,7 +11,7 @@ from fxplug.ir import PURE, RANDOM, UNKNOWN, Effect, effects, writes
 from fxplug.semantics.internals import ConvBase, DropoutBase, NormBase, has_hooks, has_own_call, modules_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable
 
     from fxplug.ir import Node
 
@@ -85,24 +85,19 @@ def effects_of_layers(layers: Iterable[nn.Module]) -> list[tuple[nn.Module, Effe
         layers: Modules without hooks and without a forward of their own.
     """
     found: list[tuple[nn.Module, Effect]] = []
-    for layer, known in _with_traits(layers, _traits_of_usual_calls):
-        own = layer.__dict__
-        if known is None or own["_modules"] or _depends_on_mode(own, known):
-            continue
-        found.append((layer, _WRITES_INPUT if own.get("inplace", known[0]) else PURE))
-    return found
-
-
-def _with_traits(
-    modules: Iterable[nn.Module], ask: Callable[[nn.Module], _Traits | None]
-) -> Iterator[tuple[nn.Module, _Traits | None]]:
-    """Yield each module with what is known of its class, which is asked about once: a model has hundreds of layers."""
     classes: dict[type, _Traits | None] = {}
-    for module in modules:
-        kind = module.__class__
+    # Each class is asked about once: a model has hundreds of layers.
+    for layer in layers:
+        kind = layer.__class__
         if kind not in classes:
-            classes[kind] = ask(module)
-        yield module, classes[kind]
+            classes[kind] = _traits_of_usual_calls(layer)
+        known = classes[kind]
+        if known is None:
+            continue
+        own = layer.__dict__
+        if not (own["_modules"] or (own["training"] and _depends_on_mode(own, known))):
+            found.append((layer, _WRITES_INPUT if own.get("inplace", known[0]) else PURE))
+    return found
 
 
 def _depends_on_mode(own: dict[str, Any], traits: _Traits) -> bool:
@@ -119,7 +114,7 @@ def compute_alone(modules: Iterable[nn.Module]) -> bool:
         modules: Modules without hooks and without a forward of their own.
     """
     classes: dict[type, _Traits | None] = {}
-    # As in `_with_traits`, written out: each capture in value mode asks.
+    # The same here.
     for module in modules:
         kind = module.__class__
         if kind not in classes:

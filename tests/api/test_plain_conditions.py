@@ -205,11 +205,14 @@ class OfValues(Net):
         return self.blocks(x)
 
 
-def test_checks_of_values_are_listened_to(plainly):
+def test_checks_of_values_are_guarded(plainly):
     net = OfValues(nn.Linear(4, 4)).eval()
     captured = fxplug.trace(net, (X,))
-    assert plainly == [None]
+    assert plainly == [captured]
+    assert captured.code == listened_to(net, X).code
     torch.testing.assert_close(captured(X), net(X))
+    with pytest.raises(fxplug.GuardError, match="all"):
+        captured(X + 9)
 
 
 # -- writes

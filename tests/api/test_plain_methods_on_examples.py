@@ -204,10 +204,6 @@ def loses_dimensions(self, x):
     return x.view(-1, rows * columns)
 
 
-def asks_for_a_value(self, x):
-    return self.back(x) if x.sum() > 100 else x.relu()
-
-
 def indexes_by_a_list(self, x):
     return x.relu()[[1, 0]]
 
@@ -238,7 +234,6 @@ def keeps_a_constant(self, x):
     [
         *(
             adds_to_a_shape,
-            asks_for_a_value,
             asks_for_a_class,
             asks_for_a_place,
             asks_for_steps,

@@ -1,5 +1,8 @@
 """What a program asks while it is captured, collected as guards."""
 
+# Whoever asks often waits for the texts: slots are read, not the properties in front of them.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import operator
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fxplug.capture.arguments import PLAIN_TYPES
 from fxplug.codegen import INFIX, PREFIX, PyTreeCodeGen
 from fxplug.ir import Graph, Node, map_arg
 from fxplug.ir.guards import Guard
@@ -24,6 +28,7 @@ __all__ = [
     "guard_at",
     "guard_of",
     "guards_of_inputs",
+    "is_metadata",
     "present",
     "size_text",
 ]
@@ -95,7 +100,7 @@ class GuardCollector:
             nothing_written: Whether the program has changed no tensor so far.
         """
         inputs = node.all_input_nodes
-        looks_at_values = not (nothing_written or _is_metadata(node))
+        looks_at_values = not (nothing_written or is_metadata(node))
         for one in inputs:
             if one not in self._at_entry and (one.op != "placeholder" or looks_at_values):
                 return
@@ -261,7 +266,8 @@ def guard_at(origin: Origin | None, text: str) -> Guard:
     return Guard(text, "" if line is None else str(line), "" if line is None else line.text or "")
 
 
-def _is_metadata(node: Node) -> bool:
+def is_metadata(node: Node) -> bool:
+    """Return whether a number is read off tensors without a look at their elements, or computed from other numbers."""
     if node.op == "call_function" and node.target is getattr:
         return node.args[1] in _METADATA
     if node.op == "call_method":
@@ -272,14 +278,17 @@ def _is_metadata(node: Node) -> bool:
 def expression(node: Any, depth: int = 0) -> str:
     """Return a value of the graph as an expression over its inputs, as a reader would write it."""
     if not isinstance(node, Node):
-        return _value_text(node, depth)
-    if node.op in {"placeholder", "get_attr"} or depth > _DEEPEST:
-        return str(node.target) if node.op == "get_attr" else node.name
-    if node.op == "call_module":
-        return f"{node.target}({_arguments(node.args, node.kwargs, depth)})"
-    args = node.args
-    if node.op == "call_method":
-        return f"{_operand(args[0], depth)}.{node.target}({_arguments(args[1:], node.kwargs, depth)})"
+        return repr(node) if node.__class__ in PLAIN_TYPES else _value_text(node, depth)
+    op, target = node._op, node._target
+    if op == "get_attr":
+        return str(target)
+    if op == "placeholder" or depth > _DEEPEST:
+        return node._name
+    args = node._args
+    if op == "call_module":
+        return f"{target}({_arguments(args, node._kwargs, depth)})"
+    if op == "call_method":
+        return f"{_operand(args[0], depth)}.{target}({_arguments(args[1:], node._kwargs, depth)})"
     return _function_text(node, args, depth)
 
 
@@ -299,7 +308,7 @@ _FORMS: dict[Any, str] = {
 
 
 def _function_text(node: Node, args: tuple[Any, ...], depth: int) -> str:
-    target: Any = node.target
+    target: Any = node._target
     if target is getattr:
         return f"{_operand(args[0], depth)}.{args[1]}"
     if target is operator.getitem:
@@ -319,12 +328,11 @@ def _function_text(node: Node, args: tuple[Any, ...], depth: int) -> str:
 
 def _operand(value: Any, depth: int) -> str:
     text = expression(value, depth + 1)
-    is_call = (
-        isinstance(value, Node)
-        and value.op == "call_function"
-        and (value.target in INFIX or value.target is operator.not_)
-    )
+    is_call = isinstance(value, Node) and value._op == "call_function" and value._target in _IN_PARENTHESES
     return f"({text})" if is_call else text
+
+
+_IN_PARENTHESES = {*INFIX, operator.not_}
 
 
 def _arguments(args: Iterable[Any], kwargs: dict[str, Any], depth: int) -> str:

@@ -1,0 +1,267 @@
+"""Programs that ask what tensors are like, or what is in them, captured on examples without being listened to.
+
+PYTEST_DONT_REWRITE: an ``assert`` of theirs is to be one, and not what pytest makes of it.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+
+X = torch.linspace(-1, 1, 32).reshape(2, 4, 4)
+
+
+class Net(nn.Module):
+    """What the forwards below are forwards of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
+        self.register_buffer("mask", torch.tril(torch.ones(4, 4)))
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def net_of(forward):
+    return type("Net", (Net,), {"forward": forward})().eval()
+
+
+def listened_to(net, *inputs, **options):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fxplug.api.capturing.capture_plainly", lambda *args: None)
+        return fxplug.trace(net, inputs, **options)
+
+
+def outcome(program, x):
+    """Return what a program returns, and what the error says that it raises instead."""
+    try:
+        return program(x), None
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+
+
+def texts(captured):
+    return [str(guard) for guard in captured.guards]
+
+
+# -- what tensors are like
+
+
+def of_memory(self, x):
+    return self.layer(x) if x.is_contiguous() else x
+
+
+def of_computed_memory(self, x):
+    y = self.layer(x).transpose(1, 2)
+    return self.norm(y) if y.is_contiguous() else y.contiguous()
+
+
+def of_steps(self, x):
+    return self.layer(x) if x.stride(1) == x.size(2) else x
+
+
+def of_numbers(self, x):
+    return self.layer(x) if x.numel() > 8 and x.element_size() * 2 == 8 else x
+
+
+def of_kinds(self, x):
+    y = self.layer(x)
+    return y if x.is_floating_point() and not torch.is_complex(y) else x
+
+
+def of_gradients(self, x):
+    y = self.layer(x)
+    return y + 1 if y.requires_grad and not x.requires_grad else y
+
+
+def of_devices(self, x):
+    return x if x.is_cuda or self.norm(x).is_meta else self.layer(x)
+
+
+# -- what is in them
+
+
+def of_a_sum(self, x):
+    return self.layer(x) if x.sum() > 100 else x * 2
+
+
+def of_missing_numbers(self, x):
+    y = self.layer(x)
+    return y.nan_to_num() if torch.isnan(y).any() else y
+
+
+def of_one_number(self, x):
+    return self.layer(x) if self.layer(x).sum().item() < 50 else x
+
+
+def of_an_element(self, x):
+    if x[0, 0, 0] < 0:
+        x = x + 1
+    return self.layer(x) if x[0, 0, 0] < 0.5 else x
+
+
+def of_two_tensors(self, x):
+    return x if torch.equal(x, self.layer(x)) or torch.allclose(x, x * 2) else self.norm(x)
+
+
+def with_an_assertion(self, x):
+    assert (self.layer(x).abs() < 50).all(), "too large"
+    return x * 2
+
+
+ASKING = [
+    *(of_computed_memory, of_devices, of_gradients, of_kinds, of_memory, of_numbers, of_steps),
+    *(of_a_sum, of_an_element, of_missing_numbers, of_one_number, of_two_tensors, with_an_assertion),
+]
+OTHERS = [
+    *(X, X + 40, X * 0, X - 3, torch.full((2, 4, 4), float("nan")), torch.ones(1, 2, 4)),
+    *(X.transpose(1, 2), torch.ones(2, 4, 8)[..., :4], torch.full((3, 4, 4), 500.0), X.double()),
+]
+
+
+@pytest.mark.parametrize("forward", ASKING)
+@pytest.mark.parametrize("check", [True, False])
+def test_both_ways_capture_the_same(plainly, forward, check):
+    net, given = net_of(forward), X.clone()
+    captured = fxplug.trace(net, (given,), check=check)
+    assert plainly == [captured]
+    torch.testing.assert_close(given, X, rtol=0, atol=0)
+    other = listened_to(net, given, check=check)
+
+    captured.graph.lint()
+    assert captured.code == other.code
+    assert texts(captured) == texts(other)
+    refused = 0
+    for x in OTHERS:
+        result, error = outcome(captured, x)
+        expected, other_error = outcome(other, x)
+        assert error == other_error
+        refused += error is not None
+        if error is None:
+            torch.testing.assert_close(result, expected, equal_nan=True)
+            torch.testing.assert_close(result, net(x), equal_nan=True)
+    assert 0 < refused < len(OTHERS)
+
+
+@pytest.mark.parametrize("forward", ASKING)
+def test_another_answer_is_captured_anew(forward):
+    net = net_of(forward)
+    captured = fxplug.trace(net, (X,), on_guard_failure="recapture")
+    for x in OTHERS[:-3]:
+        result, error = outcome(captured, x)
+        expected, own_error = outcome(net, x)
+        assert (error or "").partition("\n")[0] == (own_error or "").partition("\n")[0]
+        if error is None:
+            torch.testing.assert_close(result, expected, equal_nan=True)
+
+
+def test_what_is_asked_of_inputs_is_not_in_the_graph():
+    captured = fxplug.trace(net_of(of_memory), (X,))
+    assert [node.op for node in captured.graph.nodes] == ["placeholder", "call_module", "output"]
+    assert [guard.text for guard in captured.guards] == ["x.is_contiguous()"]
+
+
+def test_what_is_asked_of_elements_is_checked_in_the_graph():
+    captured = fxplug.trace(net_of(of_a_sum), (X,))
+    names = [str(getattr(node.target, "__name__", node.target)) for node in captured.graph.nodes]
+    assert names == ["x", "sum", "gt", "truth", "not_", "check_true", "mul", "output"]
+
+
+# -- what is written
+
+
+def of_what_is_written(self, x, factor):
+    small = (x < 9).all()
+    y = self.layer(x) if small else x
+    small.mul_(factor)
+    return y + 1 if small else y
+
+
+def of_equal_ones(self, x, factor):
+    y = x * 1
+    first = self.layer(x) if torch.equal(x, y) else x
+    y *= factor
+    return first + 1 if torch.equal(x, y) else first
+
+
+@pytest.mark.parametrize("forward", [of_equal_ones, of_what_is_written])
+@pytest.mark.parametrize("way", [fxplug.trace, lambda net, inputs: listened_to(net, *inputs)])
+def test_the_same_question_behind_a_write_is_asked_again(forward, way):
+    net = net_of(forward)
+    same, other = torch.tensor(True), torch.tensor(False)
+    captured = way(net, (X, same))
+    with pytest.raises(fxplug.GuardError):
+        captured(X, other)
+    torch.testing.assert_close(captured(X + 1, same), net(X + 1, same))
+
+
+def behind_a_write_to_the_input(self, x):
+    x.mul_(2)
+    return self.layer(x) if x.sum() > -100 else x
+
+
+def test_a_check_behind_a_write_says_that_the_program_cannot_be_run_instead():
+    net = net_of(behind_a_write_to_the_input)
+    captured = fxplug.trace(net, (X.clone(),), on_guard_failure="eager")
+    given = X.clone()
+    torch.testing.assert_close(captured(given), net(X.clone()))
+    with pytest.raises(fxplug.GuardError) as found:
+        captured(X - 100)
+    assert not found.value.can_run_again
+
+
+def test_a_question_about_a_weight_hears_of_another_one():
+    def forward(self, x):
+        return self.layer(x) if self.mask.sum() > 5 else x
+
+    net = net_of(forward)
+    captured = fxplug.trace(net, (X,))
+    torch.testing.assert_close(captured(X), net(X))
+    with torch.no_grad():
+        captured.mask.zero_()
+    with pytest.raises(fxplug.GuardError):
+        captured(X)
+
+
+# -- what is listened to
+
+
+def takes_a_number_along(self, x):
+    total = x.sum().item()
+    return self.layer(x) * total if total > -100 else x
+
+
+def takes_an_answer_along(self, x):
+    flag = self.layer(x).requires_grad
+    return x * flag if flag else x
+
+
+def of_many_numbers(self, x):
+    return self.layer(x) if x.stride()[0] == 16 else x
+
+
+def of_a_draw(self, x):
+    return self.layer(x) if (x + torch.rand(4)).sum() > -100 else x
+
+
+@pytest.mark.parametrize("forward", [of_a_draw, of_many_numbers, takes_a_number_along, takes_an_answer_along])
+def test_what_goes_on_is_listened_to(plainly, forward):
+    net = net_of(forward)
+    captured = fxplug.trace(net, (X,), check=False)
+    assert plainly == [None]
+    torch.testing.assert_close(captured(X), net(X))
+    assert captured.code == listened_to(net, X, check=False).code
+
+
+def test_an_answer_that_raises_is_the_error_of_the_program(plainly):
+    def forward(self, x):
+        return self.layer(x) if x > 0 else x
+
+    with pytest.raises(RuntimeError, match="ambiguous"):
+        fxplug.trace(net_of(forward), (X,))
+    assert plainly == [None]
