@@ -50,9 +50,15 @@ def read_once(read: Callable[[CodeType], _T]) -> Callable[[CodeType], _T]:
     return read_or_find
 
 
+@read_once
+def _bytes_of(code: CodeType) -> bytes:
+    """Return the bytecode of a function, which Python puts together each time that it is asked for."""
+    return code.co_code
+
+
 def unpacked_count(code: CodeType, offset: int) -> int | None:
     """Return into how many names the instruction at `offset` unpacks, None when it is another instruction."""
-    raw = code.co_code
+    raw = _bytes_of(code)
     offset = _beyond_prefixes(raw, offset)
     if offset < 0 or dis.opname[raw[offset]] != "UNPACK_SEQUENCE":
         return None
@@ -94,7 +100,7 @@ def _instructions_of(code: CodeType) -> list[dis.Instruction]:
 
 def find_assertion(code: CodeType, offset: int) -> Assertion | None:
     """Return the assertion for which the instruction at `offset` asks whether a value is true, None for others."""
-    offset = _beyond_prefixes(code.co_code, offset)
+    offset = _beyond_prefixes(_bytes_of(code), offset)
     instructions = _instructions_of(code)
     index = next((number for number, entry in enumerate(instructions) if entry.offset == offset), None)
     if index is None:
@@ -164,7 +170,7 @@ def is_read_later(code: CodeType, offset: int, name: str) -> bool:
     """
     if name in code.co_cellvars or name in code.co_freevars:
         return True  # Functions inside may read it at any time.
-    offset = _beyond_prefixes(code.co_code, offset)
+    offset = _beyond_prefixes(_bytes_of(code), offset)
     entries = _instructions_of(code)
     offsets = [entry.offset for entry in entries]
     start = bisect_right(offsets, offset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import weakref
 from enum import EnumMeta
+from operator import attrgetter, is_, itemgetter
 from types import CodeType, DynamicClassAttribute, FunctionType
 from typing import Any, cast
 
@@ -47,8 +48,21 @@ CONSTANTS = PLAIN - {torch.Tensor, nn.Parameter}
 
 def is_base_as_written() -> bool:
     """Return whether modules are called and switched as torch has it: nobody has put anything else into their class."""
-    values: list[Any] = [vars(nn.Module).get(name) for name in _RUNNING]
-    return all(is_written_in(value, _BASE_FILE) for value in values)
+    global _base  # noqa: PLW0603 - what was found last
+    try:
+        values = _running_in(vars(nn.Module))
+        found = (*values, *map(_code_of, values))
+    except (AttributeError, KeyError):  # Something is missing, or is no function.
+        return False
+    if all(map(is_, found, _base)):
+        return True
+    is_one = all(is_written_in(value, _BASE_FILE) for value in values)
+    if is_one:
+        _base = found
+    return is_one
+
+
+_code_of = attrgetter("__code__")
 
 
 def is_written_in(function: Any, *files: str) -> bool:
@@ -87,6 +101,9 @@ _RUNNING = (
     *("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__setattr__", "train", "eval"),
     *("children", "named_children"),
 )
+_running_in = itemgetter(*_RUNNING)
+_base: tuple[Any, ...] = (None,)
+"""The methods of modules, and their code, that were found to be those of torch."""
 
 
 def is_layer_of_torch(kind: type) -> bool:

@@ -98,11 +98,22 @@ def plain_program(
                 asking.add(kind)
     except KeyError:  # A module lacks a table that every module has.
         return None
-    needs_examples = any(part.needs_examples for part in found)
-    asks_for_classes = any("isinstance" in scan_of(part.live).globals for part in found)
-    containers = [(value, value.copy()) for value in _containers_in(modules, found)]
-    codes = set[int]().union(*(scan_of(part.code).codes for part in found))
-    return PlainProgram(codes, found, frozenset(asking), needs_examples, asks_for_classes, containers)
+    codes = set[int]().union(*[scan_of(part.code).codes for part in found])
+    on_them = _on_examples(modules, found) if on_examples else (False, False, [])
+    return PlainProgram(codes, found, frozenset(asking), *on_them)
+
+
+def _on_examples(
+    modules: Iterable[nn.Module], parts: list[PlainPart]
+) -> tuple[bool, bool, list[tuple[Any, Any]]]:
+    """Return what `PlainProgram` has of programs that are plain on examples alone."""
+    needs_examples = any(part.needs_examples for part in parts)
+    asks_for_classes = any("isinstance" in scan_of(part.live).globals for part in parts)
+    return (
+        needs_examples,
+        asks_for_classes,
+        [(value, value.copy()) for value in _containers_in(modules, parts)],
+    )
 
 
 def _containers_in(modules: Iterable[nn.Module], parts: Iterable[PlainPart]) -> Iterator[Any]:

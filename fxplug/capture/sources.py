@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from fxplug.capture.bytecode import read_once
 from fxplug.capture.current import active
 from fxplug.errors import TraceError
 from fxplug.ir import ModuleScope, Origin, SourceLine
@@ -333,11 +334,30 @@ def user_line(depth: int = 2) -> SourceLine | None:
 
 def place_in_program(depth: int = 2) -> str:
     """Return where in the user's program the caller is, and where in torch it went from there, for a message."""
+    frame: FrameType | None = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        code = frame.f_code
+        if not passes_calls_on(code.co_filename) and not is_standard(code.co_filename):
+            break
+        frame = frame.f_back
+    if frame is not None and not frame.f_code.co_filename.startswith(_TORCH):  # As most.
+        known = _places_in(frame.f_code)
+        text = known.get(frame.f_lasti)
+        if text is None:
+            line = SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+            text = known[frame.f_lasti] = f" at {line} ({line.text!r})"
+        return text
     line, inside = _user_lines(depth + 1)
     if line is None:
         return ""
     text = f" at {line} ({line.text!r})"
     return text if inside is None else f"{text}, inside torch at {inside} ({inside.text!r})"
+
+
+@read_once
+def _places_in(code: CodeType) -> dict[int, str]:
+    """Return where what is called from a function, for messages: the blocks of a network run the same lines."""
+    return {}
 
 
 def frames_of_program() -> Iterator[FrameType]:

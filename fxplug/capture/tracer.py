@@ -440,8 +440,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         with_methods = not (
             self._mixins or self.policy.proxy_mixins
         )  # Those of plugins may answer otherwise.
-        # Such a program holds nothing that has a state of its own.
-        known = FORWARDS | STATEFUL_USES | {"training"} if with_methods else FORWARDS
+        known = _WITH_METHODS if with_methods else FORWARDS
         return plain_program(
             self._below,
             own_code,
@@ -1506,6 +1505,8 @@ def is_tracing() -> bool:
 _HOLDING_NOTHING = (type, nn.Module, OpOverload, ClosureCall)
 """What can be called, and holds nothing of the program, or nothing that the graph does not follow."""
 _TEXT = frozenset((str,))
+_WITH_METHODS = FORWARDS | STATEFUL_USES | {"training"}
+"""What is no question in a plain program: it holds nothing that has a state of its own."""
 _WITHOUT_LINE = frozenset(("placeholder", "output"))
 _USUAL = frozenset(("layer", "layer in question"))
 _LAYERS = _USUAL | {"layer that may be entered"}

@@ -10,6 +10,8 @@ the parts one by one would go on with the first ones of many, so a check asks as
 from __future__ import annotations
 
 import operator
+import sys
+from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -63,13 +65,16 @@ def note_writes(graph: Graph, pure: PureCalls) -> bool:
         graph: Of the whole program; a program that has been written to cannot be run instead of it.
         pure: Knows what writes.
     """
-    written = False
+    written, layers, quiet = False, pure.layers, pure.quiet
     for node in graph.nodes.listed():
         if node._target is check_length:
             if written and len(node.args) == _WITHOUT_WRITES:
                 node.args = (*node.args, False)
         elif not written and node._op != "output":
-            written = not pure.has(node)
+            # As in `PureCalls.has`, written out: each node of a network is asked about.
+            is_module = node._op == "call_module"
+            is_quiet = node._target in layers if is_module else id(node._target) in quiet and not node._kwargs
+            written = not (is_quiet or pure.has(node))
     return written
 
 
@@ -98,9 +103,9 @@ class PureCalls:
         """The paths of layers that do nothing but compute."""
         self.writing = {path for path, effect in found if effect == writes(0)}
         """The paths of layers that write to what they are given, and do nothing else."""
-        self.quiet: set[int] = set()
-        """Ids of targets that were found to be pure whatever they are given: a network calls the same again and
-        again."""
+        self.quiet = _quiet_targets()
+        """Id of each target that was found to be pure whatever it is given -> the target: networks call the same again
+        and again."""
         self._root = root
 
     def has(self, node: Node) -> bool:
@@ -112,10 +117,33 @@ class PureCalls:
             return True
         effect = effects.effect_of(node, self._root)
         if effect is PURE or effect.is_pure:
-            if not kwargs and effects.is_settled(op, target):
-                self.quiet.add(id(target))
+            if not kwargs and type(target) in _LASTING and effects.is_settled(op, target):
+                self._keep(target)
             return True
         return target in CHECKS or target is assert_function
+
+    def _keep(self, target: Any) -> None:
+        """Remember that a target is pure, if it is the one object that others will call, too."""
+        is_one = type(target) is not str or sys.intern(target) is target
+        if is_one and len(self.quiet) < _MOST_TARGETS:
+            self.quiet[id(target)] = target
+
+
+_LASTING = frozenset({BuiltinFunctionType, FunctionType, str})
+_MOST_TARGETS = 4096
+
+
+_quiet: tuple[object, dict[int, Any]] = (None, {})
+"""What is known of targets, and those that are quiet then."""
+
+
+def _quiet_targets() -> dict[int, Any]:
+    """Return the targets that were found to be pure since somebody has last said anything of targets, by their ids."""
+    global _quiet  # noqa: PLW0603 - both parts are exchanged at once
+    known = effects.settled_targets()
+    if _quiet[0] is not known:
+        _quiet = known, {}
+    return _quiet[1]
 
 
 _WITHOUT_WRITES = 3

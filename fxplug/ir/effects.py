@@ -7,7 +7,7 @@ layer, those of plugins by their hooks. What nobody answers for is unknown, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -187,6 +187,10 @@ class EffectRegistry:
             return (op, target) in self._settled
         except TypeError:  # An unhashable callable.
             return False
+
+    def settled_targets(self) -> Mapping[Hashable, Effect]:
+        """Return what was found so far of calls of targets: another object when somebody says anything of any."""
+        return self._settled
 
     def _effect_of_other(
         self, node: Node, root: object | None, key: Hashable, settled: dict[Hashable, Effect]

@@ -55,6 +55,7 @@ def snake_case(name: str) -> str:
     return _CAPITAL.sub("_", name).lower() if not name.islower() else name
 
 
+@lru_cache(maxsize=1 << 12)
 def _is_plain(candidate: str) -> bool:
     """Return whether a name may be given as it is where it is free: it is not reserved, and ends in no counter."""
     return (
@@ -236,13 +237,18 @@ def is_class_method(value: object) -> bool:
 
 def target_name(target: object) -> str:
     """Return the text from which the name of a node with this target is made."""
-    if isinstance(target, str):
-        text = target
-        if text.islower() and text[:2] != "__":
-            return text.replace(".", "_")
-    else:
-        name = getattr(target, "__name__", None)
-        text = str.__str__(name) if isinstance(name, str) else type(target).__name__
+    if target.__class__ is str:
+        return _name_of_text(cast("str", target))
+    name = target if isinstance(target, str) else getattr(target, "__name__", None)
+    # A subclass of str may show another text than it holds.
+    return _name_of_text(str.__str__(name) if isinstance(name, str) else type(target).__name__)
+
+
+@lru_cache(maxsize=1 << 12)
+def _name_of_text(text: str) -> str:
+    """Return the text from which a name is made, for the name of a function or method, or a path."""
+    if text.islower() and text[:2] != "__":
+        return text.replace(".", "_")
     if text[:2] == "__" and text.endswith("__") and len(text) > 4:
         text = text[2:-2]
     return snake_case(text.replace(".", "_"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -166,6 +167,21 @@ def _traits_of_calls(kind: type[nn.Module]) -> _Traits | None:
     Returns:
         None where more than that decides what their calls do.
     """
+    global _calls  # noqa: PLW0603 - both parts are exchanged at once
+    said = effects.settled_targets()
+    if _calls[0] is not said:
+        _calls = said, weakref.WeakKeyDictionary()
+    known = _calls[1]
+    if kind not in known:
+        known[kind] = _found_traits(kind)
+    return known[kind]
+
+
+_calls: tuple[object, weakref.WeakKeyDictionary[type, _Traits | None]] = (None, weakref.WeakKeyDictionary())
+"""What somebody has said of effects, and what is known of classes then."""
+
+
+def _found_traits(kind: type[nn.Module]) -> _Traits | None:
     is_torchs = str(kind.__module__).startswith("torch.nn.modules.") and not issubclass(kind, nn.Sequential)
     if (
         not is_torchs
