@@ -19,6 +19,7 @@ import torch
 
 from fxplug.analyze.isolation import SavedTensors
 from fxplug.api.plain_attributes import Attributes
+from fxplug.api.plain_guesses import Guess, Guesses
 from fxplug.api.plain_judging import writes_in_place
 from fxplug.api.plain_ranks import Ranks
 from fxplug.api.plain_run import BegunRun, Checks, compute
@@ -81,6 +82,7 @@ class PlainAnswers:
         self._telling: dict[str, Attributes] = {}
         self.asked: set[Node] = set()
         """What was asked, and the numbers in it, but for sizes."""
+        self._guesses = Guesses()
         self.constant: set[Node] = set()
         """Reads of attributes that are constants of what is captured, and are guarded."""
         self._given: dict[Node, torch.Tensor] = {}
@@ -114,18 +116,31 @@ class PlainAnswers:
         sources = [cast("Node", read._args[0]) for read in reads]
         is_at_entry = all(source._op == "placeholder" for source in sources)
         value = self._known_value(tracer, node)
-        if value is None:
-            value = self._value_of(tracer, node)
-        else:
+        guess = None if value is not None or is_at_entry else self._guess(node)
+        if value is not None:
             self.told[node] = value
+        elif guess is not None:
+            value = guess.value
+        else:
+            value = self._value_of(tracer, node)
+            self._guesses.note(node, value)
         if type(value) not in _NUMBERS:
             return None
         tracer.has_checks = True  # It is to be known then whether anything was written.
-        if all(map(_is_of_dimensions, reads)) and all(source._op != "get_attr" for source in sources):
+        if (
+            guess is None
+            and all(map(_is_of_dimensions, reads))
+            and all(source._op != "get_attr" for source in sources)
+        ):
             self.rank_asked = self.rank_asked or self._guard(reads[0], "")
             self._predicates.append(node)
             return bool(value)
-        return self._settle(tracer, node, value, is_at_entry=is_at_entry)
+        return self._settle(tracer, node, value, is_at_entry=is_at_entry, is_guess=guess is not None)
+
+    def _guess(self, node: Node) -> Guess | None:
+        """Return what a node most probably is; None where it is known, or nobody knows."""
+        is_known = self.run is not None and node in self.run.values
+        return None if is_known or not self._tells else self._guesses.of(node)
 
     def _answer_by_run(self, tracer: Tracer, node: Node) -> bool | None:
         """Return whether a tensor of one element is true, or a number that says what tensors are like; None for others.
@@ -133,12 +148,19 @@ class PlainAnswers:
         Sizes are no such numbers.
         """
         self.note_writes(tracer)
+        given = self._inputs(tracer)
+        guess = self._guess(node)
+        if guess is not None and not all(one in given for one in guess.tensors):
+            tracer.has_checks = True
+            self.asked |= guess.numbers
+            return self._settle(tracer, node, guess.value, is_at_entry=False, is_guess=True)
         value = self._value_of(tracer, node)
         numbers = self._numbers_of_run(node)
         if numbers is None:
             return None
+        with unheard():  # An integer stands for a tensor, which is no answer itself.
+            self._guesses.note(node, value if node in numbers else int(bool(value)), numbers)
         tracer.has_checks = True
-        given = self._inputs(tracer)
         is_at_entry = node in numbers and not any(self._hangs_on_computed(one, given) for one in numbers)
         self.asked |= numbers
         return self._settle(tracer, node, value, is_at_entry=is_at_entry)
@@ -167,12 +189,16 @@ class PlainAnswers:
         is_settled = not self.writing or is_metadata(node)
         return not all(one in given for one in tensors) or bool(tensors and not is_settled)
 
-    def _settle(self, tracer: Tracer, node: Node, value: Any, *, is_at_entry: bool) -> bool:
+    def _settle(
+        self, tracer: Tracer, node: Node, value: Any, *, is_at_entry: bool, is_guess: bool = False
+    ) -> bool:
         """Record that a value is true, or that it is not, and return which of both."""
         if type(value) is not bool:
             with unheard():
                 value = bool(value)
             node = tracer.create_node("call_function", operator.truth, (node,), {})
+        if is_guess:
+            self.told[node] = value
         predicate = node if value else tracer.create_node("call_function", operator.not_, (node,), {})
         self.asked.update((node, predicate))
         if is_at_entry:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import fxplug
+from fxplug.api.plain_run import BegunRun
 
 X = torch.linspace(-1, 1, 32).reshape(2, 4, 4)
 
@@ -265,3 +266,124 @@ def test_an_answer_that_raises_is_the_error_of_the_program(plainly):
     with pytest.raises(RuntimeError, match="ambiguous"):
         fxplug.trace(net_of(forward), (X,))
     assert plainly == [None]
+
+
+# -- answers that are most probably the same
+
+
+class Blocks(nn.Module):
+    """Modules that run the same lines."""
+
+    def __init__(self, forward, count: int = 4) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        kind = type("Block", (Net,), {"forward": forward, "steps": 0.0})
+        self.blocks = nn.ModuleList([kind() for _ in range(count)])
+        self.eval()
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The nodes up to which programs were run while they were traced."""
+    found = []
+    original = BegunRun.value_of
+
+    def value_of(self, node):
+        found.append(node)
+        return original(self, node)
+
+    monkeypatch.setattr(BegunRun, "value_of", value_of)
+    return found
+
+
+def of_steps_of_all(self, x):
+    return self.layer(x) if self.layer(x).stride(-1) == 1 and x.is_contiguous() else x
+
+
+def of_elements_of_all(self, x):
+    return self.layer(x) if (self.norm(x) < 99).all() else x
+
+
+def of_sizes_of_all(self, x):
+    y = torch.cat([x, x], dim=1).flip(0).unfold(1, 4, 4)
+    return self.layer(x) if y.size(1) <= 2 else x
+
+
+@pytest.mark.parametrize("forward", [of_elements_of_all, of_sizes_of_all, of_steps_of_all])
+def test_blocks_that_ask_the_same_are_answered_by_one_run(plainly, runs, forward):
+    net = Blocks(forward)
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [captured]
+    assert len(runs) == (2 if forward is of_steps_of_all else 1)
+    other = listened_to(net, X)
+    assert captured.code == other.code
+    assert texts(captured) == [text for text in texts(other) if text != "type(x) is torch.Tensor"]
+    torch.testing.assert_close(captured(X), net(X))
+
+
+def grows(self, x):
+    y = x + 1
+    return y * 2 if y.sum() < 100 else y - 1
+
+
+def grows_and_refuses(self, x):
+    y = x * 3 + 1
+    if y.sum() > 900:
+        return self.norm(y)
+    assert y.sum() < 900, "too large"
+    return y
+
+
+def turns_round(self, x):
+    y = x.transpose(1, 2)
+    return self.layer(y) if y.is_contiguous() else y
+
+
+def asks_again_and_again(self, x):
+    while (x * 1).sum() < 64:
+        x = x + 1
+    return x
+
+
+@pytest.mark.parametrize("forward", [asks_again_and_again, grows, grows_and_refuses, turns_round])
+def test_a_wrong_guess_is_no_answer(plainly, forward):
+    net = Blocks(forward)
+    captured = fxplug.trace(net, (X,))
+    other = listened_to(net, X)
+    assert plainly in ([captured], [None])
+    assert captured.code == other.code
+    for x in OTHERS:
+        result, error = outcome(captured, x)
+        expected, other_error = outcome(other, x)
+        assert error == other_error
+        if error is None:
+            torch.testing.assert_close(result, expected, equal_nan=True)
+            torch.testing.assert_close(result, net(x), equal_nan=True)
+
+
+def test_a_wrong_guess_costs_one_more_trace(plainly, runs):
+    captured = fxplug.trace(Blocks(grows, 6), (X,))
+    assert plainly == [captured]
+    assert len(runs) == 1 + 6
+
+
+def helper(value):
+    return value.size(-1) * 2 > 3
+
+
+def asks_a_helper(self, x):
+    first = self.layer(x) if helper(self.norm(x).expand(2, 2, 4, 4).permute(3, 2, 1, 0)) else x
+    return first + 1 if helper(self.norm(first).T) else first
+
+
+@pytest.mark.filterwarnings("ignore:The use of `x.T`")
+def test_a_helper_that_asks_twice_for_one_module_is_answered_by_a_run(runs):
+    net = Blocks(asks_a_helper, 2)
+    captured = fxplug.trace(net, (X,), check=False)
+    assert captured.code == listened_to(net, X, check=False).code
+    torch.testing.assert_close(captured(X), net(X))
