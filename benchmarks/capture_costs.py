@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CostOfModel", "cost_of_model", "costs_by_library", "costs_table"]
 
+_QUESTIONS = {
+    "size": "for a size",
+    "dtype": "for a dtype",
+    "steps": "for steps in memory",
+    "elements": "for elements",
+    "class": "for a class",
+}
 _PROMISED = 15.0
 """Microseconds for each node."""
 
@@ -43,10 +50,9 @@ def costs_table(rounds: int = 101) -> str:
         _cost("ResNet-50, down to functions", root, images, level_of_functions(), rounds),
         _cost("2,000 small operations", long_function(2_000), torch.randn(8), plain, rounds),
         _cost("decoder of 12 blocks", Decoder(12), words, plain, rounds),
-        _cost("the same, each block asks for a size", Decoder(12, asks="size"), words, plain, rounds),
-        _cost("the same, each block asks for a dtype", Decoder(12, asks="dtype"), words, plain, rounds),
-        _cost(
-            "the same, each block asks for steps in memory", Decoder(12, asks="steps"), words, plain, rounds
+        *(
+            _cost(f"the same, each block asks {what}", Decoder(12, asks=asks), words, plain, rounds)
+            for asks, what in _QUESTIONS.items()
         ),
     ]
     head = ["program", "nodes", "eager, ms", "captured, ms", "more, µs per node", f"at most {_PROMISED:g}"]

@@ -104,14 +104,38 @@ class AskingForDtype(DecoderBlock):
 
 
 class AskingForSteps(DecoderBlock):
-    """One that asks for something else: a capture on examples has to listen to a program that does."""
+    """One that asks how a tensor lies in memory."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return new features of every word."""
         return super().forward(x) if x.is_contiguous() else x
 
 
-_BLOCKS = {"": DecoderBlock, "size": AskingForSize, "dtype": AskingForDtype, "steps": AskingForSteps}
+class AskingForElements(DecoderBlock):
+    """One that looks at the elements, as many do that look out for what is no number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return new features of every word."""
+        return super().forward(x) if (x.abs() < _LARGE).all() else x
+
+
+class AskingForClass(DecoderBlock):
+    """One that asks for something else: a capture on examples has to listen to a program that does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return new features of every word."""
+        return super().forward(x) if type(x) is torch.Tensor else x
+
+
+_LARGE = 1e4
+_BLOCKS = {
+    "": DecoderBlock,
+    "class": AskingForClass,
+    "dtype": AskingForDtype,
+    "elements": AskingForElements,
+    "size": AskingForSize,
+    "steps": AskingForSteps,
+}
 
 
 class Decoder(nn.Module):
@@ -119,7 +143,8 @@ class Decoder(nn.Module):
 
     Args:
         blocks: How many it has.
-        asks: What each of them asks for: a ``"size"``, a ``"dtype"`` or ``"steps"``; by default nothing.
+        asks: What each of them asks for: a ``"size"``, a ``"dtype"``, ``"steps"`` in memory, ``"elements"``, or a
+            ``"class"``; by default nothing.
     """
 
     def __init__(self, blocks: int, *, asks: str = "") -> None:

@@ -14,6 +14,7 @@ import torch
 from fxplug.capture.originals import original_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import CodeType, FrameType
 
 __all__ = [
@@ -136,7 +137,10 @@ def _called_at(frame: FrameType, code: list[dis.Instruction], call: int) -> Any:
     callee = code[index]
     is_attribute = callee.opname in {"LOAD_ATTR", "LOAD_METHOD"}
     # Where ways through the code meet, what stands before may not be what was run.
-    if any(entry.is_jump_target for entry in code[index + (not is_attribute) : call + 1]):
+    joined = cast("_Entries", code).joined
+    if call not in joined:
+        joined[call] = any(entry.is_jump_target for entry in code[index + (not is_attribute) : call + 1])
+    if joined[call]:
         return None
     if not is_attribute:
         return _variable(frame, callee)
@@ -157,6 +161,17 @@ def _found_in_modules(frame: FrameType, code: list[dis.Instruction], index: int)
     return vars(holder).get(entry.argval) if isinstance(holder, ModuleType) else None
 
 
+class _Entries(list[dis.Instruction]):
+    """The instructions of a function that do something."""
+
+    def __init__(self, entries: Iterable[dis.Instruction]) -> None:
+        super().__init__(entries)
+        self.callees: dict[int, int | None] = {}
+        """Index of a call -> that of the instruction that read what is called, None where that is not plain to see."""
+        self.joined: dict[int, bool] = {}
+        """Index of a call -> whether ways through the code meet between that and the call."""
+
+
 _read: dict[int, tuple[CodeType, list[dis.Instruction], dict[int, int]]] = {}
 """Id of a code object -> the code object, which is kept for as long, its instructions, and their numbers by offset."""
 
@@ -166,7 +181,7 @@ def _decoded(code: CodeType) -> tuple[list[dis.Instruction], dict[int, int]]:
     if known is None:
         if len(_read) > _KEPT:
             _read.clear()
-        found = [entry for entry in dis.get_instructions(code) if entry.opname not in _NOTHING]
+        found = _Entries(entry for entry in dis.get_instructions(code) if entry.opname not in _NOTHING)
         known = _read[id(code)] = code, found, {entry.offset: number for number, entry in enumerate(found)}
     return known[1], known[2]
 
@@ -186,6 +201,13 @@ def callee_of(code: list[dis.Instruction], index: int) -> int | None:
 
 def _callee(code: list[dis.Instruction], index: int) -> int | None:
     """Return the index of the instruction that read what the call at `index` calls."""
+    known = cast("_Entries", code).callees
+    if index not in known:
+        known[index] = _find_callee(code, index)
+    return known[index]
+
+
+def _find_callee(code: list[dis.Instruction], index: int) -> int | None:
     call = code[index]
     if call.opname == "CALL_FUNCTION_EX":
         missing = 1 + (call.arg or 0) % 2

@@ -342,7 +342,7 @@ def test_of_result(code: CodeType, offset: int) -> Test | None:
     key = id(code)
     known = _results.get(key)
     if known is None:
-        known = _results[key] = (weakref.ref(code, lambda _: _results.pop(key, None)), {})
+        known = _results[key] = (weakref.ref(code, lambda _, kept=_results: kept.pop(key, None)), {})
     if offset not in known[1]:
         is_any = not _TESTING.isdisjoint(code.co_code[offset::2])
         known[1][offset] = _find_test_of_result(code, offset) if is_any else None
@@ -520,7 +520,7 @@ def assigned_later(code: CodeType, offset: int) -> frozenset[str]:
             is_jump = entry.opcode in dis.hasjrel or entry.opcode in dis.hasjabs
             if is_jump and entry.argval < entry.offset:
                 jumps.append((entry.offset, entry.argval))
-        known = _stores[key] = (weakref.ref(code, lambda _: _stores.pop(key, None)), stores, jumps)
+        known = _stores[key] = (weakref.ref(code, lambda _, kept=_stores: kept.pop(key, None)), stores, jumps)
     _, stores, jumps = known
     first = min([target for source, target in jumps if target <= offset <= source], default=offset)
     return frozenset(name for place, name in stores if place >= first)

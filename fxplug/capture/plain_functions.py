@@ -278,7 +278,7 @@ def _found_by(function: FunctionType, code: CodeType, reads: Reads, *, with_math
         True for _ in world_kept_by(function, None, names)
     ):
         return None
-    _quiet[key] = weakref.ref(code, lambda _: _quiet.pop(key, None)), values, others
+    _quiet[key] = weakref.ref(code, lambda _, kept=_quiet: kept.pop(key, None)), values, others
     return others
 
 
@@ -309,7 +309,7 @@ def _resolved(namespace: dict[str, Any], chain: tuple[str, ...], *, with_math: b
     if not others and first in _BUILTINS:
         return None if first in namespace else _BUILTINS[first]
     is_single = type(value) in _FUNCTIONS and getattr(value, "__self__", None) is not math
-    if not others and not (is_single or value is OrderedDict):
+    if not others and not (is_single or value is OrderedDict or type(value) in _NUMBERS):
         return None
     if isinstance(value, EnumMeta) and len(others) == 1:
         return value.__members__.get(others[0])
@@ -321,6 +321,7 @@ def _resolved(namespace: dict[str, Any], chain: tuple[str, ...], *, with_math: b
 
 
 _FUNCTIONS = frozenset({BuiltinFunctionType, FunctionType})
+_NUMBERS = frozenset({bool, float, int})
 _ERRORS = {
     name: value
     for name, value in vars(builtins).items()

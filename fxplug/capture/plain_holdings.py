@@ -149,7 +149,7 @@ def is_library_class(kind: type) -> bool:
     known = _libraries.get(key)
     if known is None:
         is_one = is_of_library(kind.__module__)
-        known = _libraries[key] = weakref.ref(kind, lambda _: _libraries.pop(key, None)), is_one
+        known = _libraries[key] = weakref.ref(kind, lambda _, kept=_libraries: kept.pop(key, None)), is_one
     return known[1]
 
 
@@ -162,7 +162,7 @@ def is_quiet(module: Any) -> bool:
         return False
     if all(map(is_library_class, kind.__mro__)):
         key = id(kind)
-        _layers[key] = weakref.ref(kind, lambda _: _layers.pop(key, None))
+        _layers[key] = weakref.ref(kind, lambda _, kept=_layers: kept.pop(key, None))
         return True
     return all(is_library_class(base) or _has_quiet_names(base) for base in kind.__mro__)
 
@@ -172,7 +172,11 @@ def _has_quiet_names(kind: type) -> bool:
     known = _classes.get(key)
     if known is None or known[1] != names:
         is_quiet = not any(map(_runs_unnamed, names))
-        known = _classes[key] = weakref.ref(kind, lambda _: _classes.pop(key, None)), names, is_quiet
+        known = _classes[key] = (
+            weakref.ref(kind, lambda _, kept=_classes: kept.pop(key, None)),
+            names,
+            is_quiet,
+        )
     return known[2]
 
 

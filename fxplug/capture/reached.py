@@ -67,7 +67,7 @@ def flags_read_by(module: nn.Module) -> frozenset[str | None]:
         if not isinstance(forward, FunctionType):
             return answer
         found = weakref.ref(forward)
-        known = _known[key] = (weakref.ref(kind, lambda _: _known.pop(key, None)), found, answer)
+        known = _known[key] = (weakref.ref(kind, lambda _, kept=_known: kept.pop(key, None)), found, answer)
     return known[2]
 
 

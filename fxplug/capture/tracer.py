@@ -882,6 +882,22 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self._note(node)
         return node
 
+    def _create_call(self, target: Any, args: tuple[Argument, ...], inputs: list[Node]) -> Node:
+        """Record a call of a function as `create_node` does, whose arguments are nodes and plain values.
+
+        Args:
+            target: The function.
+            args: Its arguments.
+            inputs: The nodes among them, in order.
+        """
+        if not self._records_plainly:
+            return self.create_node("call_function", target, args, {})
+        origin = self._place.origin(2)
+        node = self.graph._create_alike("call_function", target, args, EMPTY_DICT, inputs, origin)  # pyright: ignore[reportPrivateUsage]
+        if self.policy.node_created is not None:
+            self._note(node)
+        return node
+
     def _note(self, node: Node) -> None:
         """Let the policy annotate a new node."""
         hook = self.policy.node_created

@@ -10,6 +10,8 @@ from __future__ import annotations
 import linecache
 import os
 import threading
+import weakref
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -83,6 +85,25 @@ class MadeBy:
         return f"{self.name} of {self.provider}" if self.provider else self.name
 
 
+_lines: dict[int, tuple[weakref.ref[CodeType], list[int], list[int | None]]] = {}
+"""Id of a code object -> where its lines begin, in bytes, and their numbers: whoever asks for one asks for others."""
+
+
+def _line_at(code: CodeType, offset: int) -> int:
+    """Return the number of the line that an instruction belongs to; the first one of the function where there is none.
+
+    Going through the table of lines takes as long as it is long, so it is done once.
+    """
+    known = _lines.get(id(code))
+    if known is None:
+        key, table = id(code), list(code.co_lines())
+        reference = weakref.ref(code, lambda _, kept=_lines: kept.pop(key, None))
+        known = _lines[key] = reference, [start for start, *_ in table], [number for *_, number in table]
+    place = bisect_right(known[1], offset) - 1
+    number = known[2][place] if place >= 0 else None
+    return code.co_firstlineno if number is None else number
+
+
 class Origin:
     """A source position, the calls that led to it, the module it lay in, and the passes that made the node, if any did.
 
@@ -122,12 +143,7 @@ class Origin:
         code = self.code
         if code is None or isinstance(code, SourceLine):
             return code
-        line = code.co_firstlineno
-        for start, end, number in code.co_lines():
-            if number is not None and start <= self.offset < end:
-                line = number
-                break
-        return SourceLine(code.co_filename, line, code.co_name)
+        return SourceLine(code.co_filename, _line_at(code, self.offset), code.co_name)
 
     def frames(self) -> Iterator[SourceLine]:
         """Yield positions from this frame outward."""

@@ -387,3 +387,28 @@ def test_a_helper_that_asks_twice_for_one_module_is_answered_by_a_run(runs):
     captured = fxplug.trace(net, (X,), check=False)
     assert captured.code == listened_to(net, X, check=False).code
     torch.testing.assert_close(captured(X), net(X))
+
+
+# -- numbers that a program finds among globals
+
+LARGEST = 99.0
+
+
+def of_a_global_number(self, x):
+    return self.layer(x) * LARGEST if (x < LARGEST).all() else x - LARGEST
+
+
+def test_numbers_among_globals_are_constants_of_the_capture(plainly, monkeypatch):
+    net = net_of(of_a_global_number)
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [captured]
+    assert captured.code == listened_to(net, X).code
+    expected = net(X)
+    monkeypatch.setitem(globals(), "LARGEST", 7.0)
+    torch.testing.assert_close(captured(X), expected)
+    again = fxplug.trace(net, (X,))
+    assert plainly == [captured, again]
+    torch.testing.assert_close(again(X), net(X))
+    monkeypatch.setitem(globals(), "LARGEST", torch.tensor(7.0))
+    assert fxplug.trace(net, (X,)) is not None
+    assert plainly[2:] == [None]

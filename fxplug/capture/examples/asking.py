@@ -202,7 +202,7 @@ class Answerer(Tracer):
         elif (key := (predicate.target, predicate.args, *predicate.kwargs.items())) not in self._fixed:
             self._fixed.add(key)
             said = guard_of(predicate, depth=INSIDE)
-            self.create_node("call_function", check_true, (predicate, str(said), *self._rerun()), {})
+            self._create_call(check_true, (predicate, str(said), *self._rerun()), [predicate])
 
     def _guard_at_entry(self, predicate: Node) -> None:
         text = expression(predicate)
@@ -257,7 +257,7 @@ class Answerer(Tracer):
         if node in self._constant:
             return
         said = guard_of(node, f"len({expression(node, INSIDE)}) == {length}")
-        self.create_node("call_function", check_length, (node, length, str(said), *self._rerun()), {})
+        self._create_call(check_length, (node, length, str(said), *self._rerun()), [node])
 
     def _fix_sizes(self, args: Any) -> None:
         """Take it that the tensors among the arguments of a call have the sizes that they have now."""

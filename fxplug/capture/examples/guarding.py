@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import operator
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fxplug.capture.arguments import PLAIN_TYPES
+from fxplug.capture.bytecode import read_once
 from fxplug.codegen import INFIX, PREFIX, PyTreeCodeGen
 from fxplug.ir import Graph, Node, map_arg
 from fxplug.ir.guards import Guard
@@ -262,8 +264,22 @@ def guard_of(node: Node, text: str | None = None, depth: int = 0) -> Guard:
 
 def guard_at(origin: Origin | None, text: str) -> Guard:
     """Return a guard that was asked for at a place in the program."""
-    line = None if origin is None else origin.source()
-    return Guard(text, "" if line is None else str(line), "" if line is None else line.text or "")
+    code = None if origin is None else origin.code
+    if origin is None or not isinstance(code, CodeType):
+        line = None if origin is None else origin.source()
+        return Guard(text, "" if line is None else str(line), "" if line is None else line.text or "")
+    known = _lines_in(code)
+    said = known.get(origin.offset)
+    if said is None:
+        line = origin.source()
+        said = known[origin.offset] = ("", "") if line is None else (str(line), line.text)
+    return Guard(text, *said)
+
+
+@read_once
+def _lines_in(code: CodeType) -> dict[int, tuple[str, str]]:
+    """Return the lines of a function at which something was asked, and their texts: a network runs the same ones."""
+    return {}
 
 
 def is_metadata(node: Node) -> bool:

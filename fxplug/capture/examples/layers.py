@@ -179,9 +179,12 @@ class LayerCaller(CallListener):
             self._save(module.parameters())  # A lookup renormalises the rows that it reads.
         plain = None if kwargs or self._read_numbers else self._plain_arguments_of(args)
         place = self._place
-        if plain is not None and len(plain) == 1 and self._records_plainly:
+        found: list[Any] = []
+        if plain is not None:
+            found, args = plain.found, tuple(plain.real)
+        if len(found) == 1 and found[0].__class__ is Node and self._records_plainly:
             origin = place.origin_of_call(path, type(module), _FRAMES_OF_A_LEAF - 1)
-            node = self.graph._create_at("call_module", path, cast("Node", plain[0]), origin)  # pyright: ignore[reportPrivateUsage]
+            node = self.graph._create_at("call_module", path, found[0], origin)  # pyright: ignore[reportPrivateUsage]
             if self.policy.node_created is not None:
                 self._note(node)
             return self._run_leaf(node, module, args, kwargs)
@@ -189,7 +192,7 @@ class LayerCaller(CallListener):
         place.scope = ModuleScope(path, type(module), former)
         try:
             if plain is not None:
-                node = self._create_node_below(_FRAMES_OF_A_LEAF, "call_module", path, plain, {})
+                node = self._create_node_below(_FRAMES_OF_A_LEAF, "call_module", path, tuple(found), {})
             else:
                 node = self._record("call_module", path, args, kwargs)
                 args, kwargs = self._real(args), self._real(kwargs)

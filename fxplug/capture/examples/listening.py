@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
+import operator
 import sys
 from functools import lru_cache, partial
-from operator import getitem
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ from fxplug.capture.closures import Closure, ClosureCall, Transformed, opened, p
 from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.guarding import expression
 from fxplug.capture.examples.made_like import MAKES_LIKE, empty_like, is_like_for, place_of_like, traits_of
-from fxplug.capture.examples.numbers import NumberProxy, Part, SizeProxy
+from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.parts import numbers_in
 from fxplug.capture.examples.recording import CallRecorder
 from fxplug.capture.examples.values import PLAIN
@@ -29,7 +29,8 @@ from fxplug.capture.root_views import only_assigns
 from fxplug.capture.sources import passes_calls_on, place_in_program
 from fxplug.capture.wrapping import is_wrapped_for_torch_fx
 from fxplug.errors import TraceError
-from fxplug.ir import Argument, Node
+from fxplug.ir import Argument, Node, immutable_dict, immutable_list
+from fxplug.ir.arguments import EMPTY_DICT
 from fxplug.semantics.internals import (
     HigherOrderOperator,
     beneath,
@@ -40,7 +41,7 @@ from fxplug.semantics.internals import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["KEPT", "CallListener"]
 
@@ -80,6 +81,19 @@ _NEEDING = "requires_grad_"
 _SPECIAL = _QUESTIONS | _EXACT | _ESCAPES | _TEXTS | MAKES_LIKE | {_NEEDING}
 _OPERATOR = "an operator that is given functions"
 _PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
+_DEEPEST = 3
+"""How many lists and tuples may lie in each other."""
+
+
+class PlainArguments(NamedTuple):
+    """What most calls are given."""
+
+    found: list[Argument]
+    """For the graph: nodes, plain values, and immutable lists, tuples and slices of these."""
+    real: list[Any]
+    """What they are by now."""
+    inputs: list[Node]
+    """The nodes among the first, in order."""
 
 
 class CallListener(CallRecorder):
@@ -129,6 +143,17 @@ class CallListener(CallRecorder):
         result = self._call_with_others(function, args, kwargs)
         return self.exact(result) if name in _EXACT else result
 
+    def record_call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Record a call of a function of Python on numbers."""
+        plain = None
+        if not (self.paused or self._ended or self._read_numbers):
+            plain = self._plain_arguments_of(args)
+        if plain is None:
+            return super().record_call(function, args)
+        self.check_thread()
+        node = self._create_call(function, tuple(plain.found), plain.inputs)
+        return self._make(node, function, tuple(plain.real), {})
+
     def _call_with_others(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -173,7 +198,7 @@ class CallListener(CallRecorder):
             if trait == "shape":  # Each by itself, as programs ask for them.
                 self._ask_rank(source, len(found))
                 for index, size in enumerate(found):
-                    self._fix_value(self._aside_of("call_function", getitem, (asked, index)), size)
+                    self._fix_value(self._aside_of("call_function", operator.getitem, (asked, index)), size)
             else:
                 self._fix_value(asked, found)
         empty = self._call_aside(*empty_like(traits))
@@ -266,19 +291,39 @@ class CallListener(CallRecorder):
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        plain: tuple[Argument, ...],
+        plain: PlainArguments,
     ) -> Any:
-        """Record and make a call whose arguments, positional and then named, are arguments of a graph already."""
+        """Record and make a call.
+
+        Args:
+            function: What is called.
+            args: By the program.
+            kwargs: The same.
+            plain: The same, positional and then named ones.
+        """
+        found, real, inputs = plain
+        named = EMPTY_DICT
         if kwargs:
             count = len(args)
-            named = dict(zip(kwargs, plain[count:], strict=True))
-            call = canonical_call(function, plain[:count], named)
+            named = immutable_dict(zip(kwargs, found[count:], strict=True))
+            kwargs = dict(zip(kwargs, real[count:], strict=True))
+            found, real = found[:count], real[:count]
+        given = tuple(found)
+        op, target, node_args, node_kwargs = canonical_call(function, given, named)
+        # Else they are in another order, or somebody wants to hear of it.
+        if self._records_plainly and (node_args is given or target is getattr) and node_kwargs is named:
+            origin = self._place.origin(_FRAMES_OF_A_CALL - 1)
+            node = self.graph._create_alike(op, target, node_args, named, inputs, origin)  # pyright: ignore[reportPrivateUsage]
+            if self.policy.node_created is not None:
+                self._note(node)
         else:
-            call = canonical_call(function, plain, kwargs)
-        node = self._create_node_below(_FRAMES_OF_A_CALL, *call)
-        result = self._make(node, function, args, kwargs)
-        if result.__class__ is SizeProxy and args[0].__class__ is nn.Parameter:
-            self._sizes[self._known[id(args[0])][1]] = result
+            node = self._create_node_below(_FRAMES_OF_A_CALL, op, target, node_args, node_kwargs)
+        result = self._make(node, function, tuple(real), kwargs)
+        if result.__class__ is SizeProxy:
+            source = self._known.get(id(args[0]), (None, None))[1]
+            is_part = isinstance(source, Part) and len(args) == 1
+            if source is not None and (args[0].__class__ is nn.Parameter or is_part):
+                self._sizes[source] = result
         return result
 
     def exact(self, result: Any) -> Any:
@@ -288,13 +333,17 @@ class CallListener(CallRecorder):
         self.fix(result)
         return result.value
 
-    def _plain_arguments_of(self, args: tuple[Any, ...]) -> tuple[Argument, ...] | None:
-        """Return arguments of a graph for tensors and plain values that are what calls are given; None for others."""
+    def _plain_arguments_of(self, args: tuple[Any, ...]) -> PlainArguments | None:
+        """Return arguments of a graph, and what they are by now, for what most calls are given; None for anything else.
+
+        That is tensors, numbers, plain values, and lists, tuples and slices of these. One at least hangs on the inputs.
+        """
         if self.without_data is not None:
             return None
         found: list[Any] = []
+        real: list[Any] = []
+        inputs: list[Node] = []
         known = self._known
-        has_tensor = False
         origin = None
         for value in args:
             kind = type(value)
@@ -303,18 +352,69 @@ class CallListener(CallRecorder):
                 if entry is None:
                     # Weights that one call reads are read in one place.
                     origin = origin or self._place.origin(_FRAMES_OF_ARGUMENTS)
-                    source = self._lift_tensor(value, origin)
+                    source: Any = self._lift_tensor(value, origin)
                 else:
                     source = entry[1]
-                if source.__class__ is not Node:
-                    return None
+                    if source.__class__ is not Node:
+                        source = self.node_of_part(source)
+                inputs.append(source)
                 found.append(source)
-                has_tensor = True
-            elif kind in PLAIN or ((kind is tuple or kind is list) and _are_plain(value)):
+                real.append(value)
+            elif kind in PLAIN:
                 found.append(value)
+                real.append(value)
+            elif (pair := self._plain_part_of(value, kind, inputs)) is not None:
+                found.append(pair[0])
+                real.append(pair[1])
             else:
                 return None
-        return tuple(found) if has_tensor else None
+        return PlainArguments(found, real, inputs) if inputs else None
+
+    def _plain_part_of(
+        self, value: Any, kind: type, inputs: list[Node], depth: int = 0
+    ) -> tuple[Argument, Any] | None:
+        """Return the same for a number, or a list, tuple or slice.
+
+        Args:
+            value: It.
+            kind: Its class.
+            inputs: Receives the nodes in it.
+            depth: In how many others it is.
+
+        Returns:
+            The argument of the graph, and what it is by now.
+        """
+        if kind is IntProxy or kind is FloatProxy:
+            inputs.append(value.node)
+            return value.node, value.value
+        if kind is slice:
+            parts: Any = (value.start, value.stop, value.step)
+        elif (kind is tuple or kind is list) and depth < _DEEPEST:
+            parts = value
+        else:
+            return None
+        found: list[Any] = []
+        real: list[Any] = []
+        for part in parts:
+            own = type(part)
+            if own in PLAIN:
+                found.append(part)
+                real.append(part)
+            elif own in _PLAIN_TENSORS:
+                entry = self._known.get(id(part))
+                if entry is None:
+                    return None
+                source: Any = entry[1]
+                source = source if source.__class__ is Node else self.node_of_part(source)
+                inputs.append(source)
+                found.append(source)
+                real.append(part)
+            elif (pair := self._plain_part_of(part, own, inputs, depth + 1)) is not None:
+                found.append(pair[0])
+                real.append(pair[1])
+            else:
+                return None
+        return _both_of(kind, found, real, value)
 
     def _known_answer(self, name: str, tensor: Any) -> Any:
         """Return the number of dimensions of a traced tensor, or its sizes if they were asked for before."""
@@ -644,5 +744,19 @@ def _foreign_handler(types: Any) -> Any:
     return None
 
 
-def _are_plain(values: Iterable[Any]) -> bool:
-    return PLAIN.issuperset(map(type, values))
+def _both_of(kind: type, found: list[Any], real: list[Any], value: Any) -> tuple[Argument, Any]:
+    """Return a slice, tuple or list of arguments of a graph, and one of what these are by now.
+
+    Args:
+        kind: Its class.
+        found: The first.
+        real: The second.
+        value: What the program has given.
+    """
+    if kind is slice:
+        return slice(*found), slice(*real)
+    if kind is tuple:
+        return tuple(found), tuple(real)
+    # What is given a list may change it.
+    is_plain = all(map(operator.is_, found, value))
+    return immutable_list(found), value if is_plain else real

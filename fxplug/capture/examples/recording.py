@@ -285,13 +285,11 @@ class CallRecorder(InputReceiver):
     def _find_effect(self, node: Node, key: tuple[Any, ...] | None) -> Effect:
         self._has_changed_ranks = self._has_changed_ranks or changes_rank(node)
         effect = effects.effect_of(node, self.root)
-        if key is None:
-            return effect
         if effect.is_pure:
             effect = PURE
         target: Any = node.target
         # Their effect hangs on nothing but how they are called.
-        if node.op == "call_method" or is_of_library(target):
+        if key is not None and (node.op == "call_method" or is_of_library(target)):
             self._effects[key] = effect
         # Flags may make a call of the same function do something else.
         has_flag = bool(node.kwargs) or any(type(value) is bool for value in node.args)

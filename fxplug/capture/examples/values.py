@@ -417,7 +417,7 @@ class ValueKeeper(Answerer):
                 target, key = getattr, part.key[1:]
             else:
                 target, key = operator.getitem, part.key
-            node = part.node = self.create_node("call_function", target, (whole, key), {})
+            node = part.node = self._create_call(target, (whole, key), [whole])
             self._asides.append(node)
             if self._guards.is_at_entry(whole):
                 self._guards.hear(node, nothing_written=False)
