@@ -85,8 +85,9 @@ class MadeBy:
         return f"{self.name} of {self.provider}" if self.provider else self.name
 
 
-_lines: dict[int, tuple[weakref.ref[CodeType], list[int], list[int | None]]] = {}
-"""Id of a code object -> where its lines begin, in bytes, and their numbers: whoever asks for one asks for others."""
+_Table: TypeAlias = "tuple[weakref.ref[CodeType], list[int], list[tuple[int, int, int | None]]]"
+_lines: dict[int, _Table] = {}
+"""Id of a code object -> where its lines begin, in bytes, and its table of lines: who asks for one asks for others."""
 
 
 def _line_at(code: CodeType, offset: int) -> int:
@@ -98,10 +99,10 @@ def _line_at(code: CodeType, offset: int) -> int:
     if known is None:
         key, table = id(code), list(code.co_lines())
         reference = weakref.ref(code, lambda _, kept=_lines: kept.pop(key, None))
-        known = _lines[key] = reference, [start for start, *_ in table], [number for *_, number in table]
+        known = _lines[key] = reference, [start for start, *_ in table], table
     place = bisect_right(known[1], offset) - 1
-    number = known[2][place] if place >= 0 else None
-    return code.co_firstlineno if number is None else number
+    start, end, number = known[2][place] if place >= 0 else (0, 0, None)
+    return number if number is not None and start <= offset < end else code.co_firstlineno
 
 
 class Origin:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
+from types import CodeType
 
 import pytest
 
-from fxplug.ir import Graph, ModuleScope, Origin, SourceLine
+from fxplug.ir import Graph, ModuleScope, Origin, SourceLine, origins
 
 
 class Layer:
@@ -241,3 +243,35 @@ def test_notes_made_early_come_behind_the_module_stack_and_are_copied():
 
 def _code():
     return _code.__code__
+
+
+def of_several_lines(first, second):
+    total = (
+        first
+        + second  # Instructions of one line stand between those of another one.
+        + first
+    )
+    for value in (first, second):
+        total += value
+    return [total for _ in range(2)]
+
+
+def test_each_instruction_belongs_to_the_line_that_python_says():
+    for code in (of_several_lines.__code__, *of_several_lines.__code__.co_consts):
+        if not isinstance(code, CodeType):
+            continue
+        for start, end, number in code.co_lines():
+            for offset in range(start, end, 2):
+                assert Origin(code, offset).source().line == (number or code.co_firstlineno)
+
+
+def test_lines_of_a_function_go_with_it():
+    namespace = {}
+    exec("def made():\n    return 1\n", namespace)  # Its code is held by nothing else.
+    code = namespace["made"].__code__
+    assert Origin(code, 4).source().line == 2
+    key = id(code)
+    assert key in origins._lines
+    del namespace["made"], code
+    gc.collect()
+    assert key not in origins._lines
