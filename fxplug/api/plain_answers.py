@@ -210,11 +210,13 @@ class PlainAnswers:
     def _tell(self, tracer: Tracer, node: Node, name: str) -> Any:
         """Return the dtype or the device of a value, which is a constant of what is captured, and guard that.
 
-        Its class is told, too, where it is that of tensors.
+        Its class is told, too, where it is that of tensors, and how many dimensions it has.
         """
         given = self._inputs(tracer)
         if name == "__class__":
             return self._tell_class(node, given)
+        if name == "ndim":
+            return self._tell_rank(tracer, node)
         self.note_writes(tracer)
         with unheard():
             value = self._told(tracer, node, name)
@@ -241,6 +243,27 @@ class PlainAnswers:
             return None
         self.checks.tensors.add(node)
         return torch.Tensor
+
+    def _tell_rank(self, tracer: Tracer, node: Node) -> int | None:
+        """Return how many dimensions a value has, where that is known without a run; the run looks whether it has."""
+        if not self._tells:
+            return None
+        with unheard():
+            known = None if self.run is None else self.run.values.get(node)
+            rank = known.dim() if type(known) is torch.Tensor else self._ranks_of(tracer).of(node)
+        if rank is None or node._op == "get_attr":
+            return None
+        if known is None and node not in self._given:
+            self.checks.ranks[node] = rank
+        if self.rank_asked is None:
+            self.rank_asked = guard_at(tracer._place.origin(1), "")
+        return rank
+
+    def _ranks_of(self, tracer: Tracer) -> Ranks:
+        """Return what knows how many dimensions values have."""
+        if self._ranks is None:
+            self._ranks = Ranks(self._program, self._inputs(tracer))
+        return self._ranks
 
     def _told(self, tracer: Tracer, node: Node, name: str) -> Any:
         """Return an attribute of a value that is told without a run; None where it is not known."""
@@ -294,9 +317,7 @@ class PlainAnswers:
     def _known_value(self, tracer: Tracer, node: Node) -> Any:
         """Return a number that hangs on inputs, and on how many dimensions values have, alone; None for others."""
         with unheard():
-            if self._ranks is None:
-                self._ranks = Ranks(self._program, self._inputs(tracer))
-            return self._known_number(tracer, node, self._ranks)
+            return self._known_number(tracer, node, self._ranks_of(tracer))
 
     def _known_number(self, tracer: Tracer, node: Node, ranks: Ranks) -> Any:
         """Return the same; what it is computed from is known then, too."""
@@ -319,7 +340,8 @@ class PlainAnswers:
                 known[current] = compute(current, self._given, self._program)
             else:
                 is_rank = _is_of_dimensions(current)
-                known[current] = ranks.of(tensor) if is_rank else self._told_sizes(tracer, current, tensor)
+                rank = ranks.of(tensor) if is_rank and self._tells else None
+                known[current] = rank if is_rank else self._told_sizes(tracer, current, tensor)
         return known[node]
 
     def _told_sizes(self, tracer: Tracer, node: Node, tensor: Node) -> Any:

@@ -66,6 +66,8 @@ class Checks:
         """Whether the program may have compared a traced value with None, which that is never equal to."""
         self.tensors: set[Node] = set()
         """Those of which it was told that they are tensors."""
+        self.ranks: dict[Node, int] = {}
+        """Those of which it was told how many dimensions they have."""
         self.acted: Node | None = None
         """The first node that has written to an input: behind it the program cannot be run instead."""
         self.told = told
@@ -79,11 +81,11 @@ class Checks:
     @property
     def are_needed(self) -> bool:
         """Whether there is anything to look at."""
-        return bool(self.writing or self.told or self.tensors or self.refuses_none)
+        return bool(self.writing or self.told or self.tensors or self.ranks or self.refuses_none)
 
     def looked_at(self) -> Collection[Node]:
         """Return the nodes of which there is more to look at than whether their value is None."""
-        return {*self.writing, *self.told, *self.tensors}
+        return {*self.writing, *self.told, *self.tensors, *self.ranks}
 
     def compute(self, node: Node, values: Mapping[Node, Any]) -> Any:
         """Return the value of a node that is no input, from those that it uses.
@@ -95,8 +97,7 @@ class Checks:
         if self.writing and node in self.writing:
             self._check_write(node, values[node.all_input_nodes[0]])
         value = compute(node, values, self.root)
-        if value is None or node in self.told or node in self.tensors:
-            self.check_value(node, value)
+        self.check_value(node, value)
         return value
 
     def check_value(self, node: Node, value: Any) -> None:
@@ -108,9 +109,10 @@ class Checks:
         """
         if value is None and self.refuses_none and node._target not in _GIVING_NOTHING:
             raise MissedProgramError
-        if (node in self.told and value != self.told[node]) or (
-            node in self.tensors and type(value) is not torch.Tensor
-        ):
+        is_tensor = type(value) is torch.Tensor
+        if (node in self.told and value != self.told[node]) or (node in self.tensors and not is_tensor):
+            raise WrongTellingError
+        if node in self.ranks and not (is_tensor and value.dim() == self.ranks[node]):
             raise WrongTellingError
 
     def check_layer(self, first: Node, last: Node, value: Any) -> None:
@@ -179,7 +181,7 @@ class BegunRun:
             MissedProgramError: The values take more memory than they may, or something is written to what is kept.
         """
         values, calls, checks = self.values, self._calls, self._checks
-        writing, told, tensors = checks.writing, checks.told, checks.tensors
+        tables = checks.writing, checks.told, checks.tensors, checks.ranks
         at = self.last._next
         begin = calls[self.count][2] if self.count < len(calls) else None
         while node not in values:
@@ -195,7 +197,7 @@ class BegunRun:
                 result = at
                 if at._op == "placeholder":
                     value = next(self.inputs)
-                elif at in writing or at in told or at in tensors:
+                elif any(at in table for table in tables):
                     value = checks.compute(at, values)
                 else:
                     value = compute(at, values, checks.root)

@@ -195,7 +195,7 @@ class Proxy:
             return Attribute(self, name)
         if name not in TENSOR_NAMES:
             missing_attribute(self, name, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-        if name == "device" and (told := self.tracer.tell(self, name)) is not None:
+        if name in _TOLD and (told := self.tracer.tell(self, name)) is not None:
             return told
         read = Attribute(self, name)
         self.tracer.note_read(read)
@@ -334,6 +334,10 @@ class Proxy:
 
 _OF_ASSERTION = 2
 """How many arguments it is given: the condition and the message."""
+
+
+_TOLD = frozenset({"device", "ndim"})
+"""Attributes of tensors that a tracer may tell, besides the dtype."""
 
 
 class Attribute(Proxy):

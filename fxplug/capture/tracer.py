@@ -703,7 +703,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         return super().to_bool(obj) if answer is None else answer
 
     def tell(self, obj: Proxy, name: str) -> Any:
-        """Return what the dtype or the device of a value is: where the program runs besides, it is known."""
+        """Return what the dtype, the device or the like of a value is: where the program runs besides, it is known."""
         return None if self._tell is None else self._tell(obj.node, name)
 
     def unpack(self, obj: Proxy, count: int) -> None:

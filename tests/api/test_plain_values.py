@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import fxplug
+from fxplug.api import plain_ranks
 from fxplug.api.plain_run import BegunRun
 
 X = torch.linspace(-1, 1, 32).reshape(2, 4, 4)
@@ -412,3 +413,47 @@ def test_numbers_among_globals_are_constants_of_the_capture(plainly, monkeypatch
     monkeypatch.setitem(globals(), "LARGEST", torch.tensor(7.0))
     assert fxplug.trace(net, (X,)) is not None
     assert plainly[2:] == [None]
+
+
+# -- how many dimensions values have
+
+
+def of_dimensions(self, x):
+    y = self.norm(self.layer(x)).relu()
+    torch._assert(y.ndim == 3, f"expected 3 dimensions (got {y.ndim})")
+    return y.flatten(y.ndim - 2) if y.ndim > 2 else y
+
+
+def of_other_dimensions(self, x):
+    y = torch.cat([x, self.layer(x)], 1)
+    return y.sum(y.ndim - 1, keepdim=True) * x.ndim
+
+
+@pytest.mark.parametrize("forward", [of_dimensions, of_other_dimensions])
+def test_ranks_that_are_known_are_numbers_of_python(plainly, runs, forward):
+    net = net_of(forward)
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [captured]
+    assert runs == []
+    other = listened_to(net, X)
+    assert captured.code == other.code
+    assert [guard.text for guard in captured.guards] == ["x.dim() == 3"]
+    torch.testing.assert_close(captured(X[:1]), net(X[:1]))
+    for x in (X[0], X[None]):
+        with pytest.raises(fxplug.GuardError, match=r"x.dim\(\) == 3"):
+            captured(x)
+
+
+def test_a_rank_is_told_as_the_run_finds_it(plainly, monkeypatch):
+    monkeypatch.setattr(
+        plain_ranks.Ranks, "of", lambda self, node: 3
+    )  # As if it was wrong about some operator.
+
+    def forward(self, x):
+        y = self.layer(x).sum(0)
+        return y * y.ndim if y.ndim == 2 else y + 1
+
+    net = net_of(forward)
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [captured]
+    torch.testing.assert_close(captured(X), net(X))
