@@ -1,7 +1,9 @@
-"""Answering what a plain program asks about sizes: it is run on its examples as far as it was traced.
+"""Answering what a plain program asks about its values: it is run on its examples as far as it was traced.
 
-A program that asks whether an input is short enough is traced as others are (see `fxplug.api.plain_capture`). Where it
-asks, what was recorded runs up to there, and the answer is guarded, as it is where a program is listened to.
+A program that asks whether an input is short enough, or lies in memory as it should, is traced as others are (see
+`fxplug.api.plain_capture`). Where it asks, the answer is known without a run, or most probably the same as for another
+module (see `fxplug.api.plain_guesses`); or what was recorded runs up to there. It is guarded, as it is where a program
+is listened to.
 """
 
 # Each node of a network may be looked at here: its slots are read, not the properties in front of them.
@@ -108,7 +110,7 @@ class PlainAnswers:
             _erase_numbers(graph, predicate)
 
     def _answer(self, tracer: Tracer, node: Node) -> bool | None:
-        """Return whether a number that is computed from sizes is true, and guard that; None for any other value."""
+        """Return whether a number or a tensor of one element is true, and guard that; None for any other value."""
         reads = self._reads_behind(node)
         if reads is None:
             return self._answer_by_run(tracer, node)
@@ -183,7 +185,7 @@ class PlainAnswers:
         return found
 
     def _hangs_on_computed(self, node: Node, given: Mapping[Node, torch.Tensor]) -> bool:
-        """Return whether a number is read off a tensor that is no input, or elements of one that may be written to."""
+        """Return whether a number is read off a tensor that is no input, or may be another one behind a write."""
         values = {} if self.run is None else self.run.values
         tensors = [one for one in node.all_input_nodes if type(values[one]) is torch.Tensor]
         is_settled = not self.writing or is_metadata(node)

@@ -202,6 +202,49 @@ def test_the_same_question_behind_a_write_is_asked_again(forward, way):
     torch.testing.assert_close(captured(X + 1, same), net(X + 1, same))
 
 
+def asks_for_gradients_behind_a_write(self, x, y):
+    x.mul_(y)
+    return x + 1 if x.requires_grad else x
+
+
+def asks_for_gradients_behind_a_write_to_a_view(self, x, y):
+    part = x[0]
+    part.mul_(y[0])
+    return x + 1 if x.requires_grad else x
+
+
+@pytest.mark.parametrize(
+    "forward", [asks_for_gradients_behind_a_write, asks_for_gradients_behind_a_write_to_a_view]
+)
+@pytest.mark.parametrize(
+    "way", [fxplug.trace, lambda net, inputs, **options: listened_to(net, *inputs, **options)]
+)
+@pytest.mark.parametrize("needs_gradient", [True, False])
+def test_a_write_may_say_that_an_input_needs_gradients(forward, way, needs_gradient):
+    net, other = net_of(forward), X.clone().requires_grad_()
+    given = other if needs_gradient else X.clone()
+    captured = way(net, (X.clone(), given), check=False)
+    torch.testing.assert_close(captured(X.clone(), given), net(X.clone(), given))
+    with pytest.raises(fxplug.GuardError, match="requires_grad"):
+        captured(X.clone(), X if needs_gradient else other)
+
+
+def of_one_number_behind_a_write(self, x):
+    x.mul_(2)
+    return self.layer(x) if x.sum().item() < 50 else x
+
+
+def test_numbers_of_elements_behind_a_write_are_asked_behind_it(plainly):
+    net = net_of(of_one_number_behind_a_write)
+    captured = fxplug.trace(net, (X.clone(),), check=False)
+    assert plainly == [captured]
+    for factor in (1, 0.5, 3):
+        torch.testing.assert_close(captured(X * factor), net(X * factor))
+    large = torch.full((2, 4, 4), 1.0)  # 32 before it is written to, and 64 behind.
+    with pytest.raises(fxplug.GuardError):
+        captured(large)
+
+
 def behind_a_write_to_the_input(self, x):
     x.mul_(2)
     return self.layer(x) if x.sum() > -100 else x
@@ -351,12 +394,25 @@ def asks_again_and_again(self, x):
     return x
 
 
-@pytest.mark.parametrize("forward", [asks_again_and_again, grows, grows_and_refuses, turns_round])
+def is_large(value):
+    return value * 2 > 30
+
+
+def asks_of_numbers_and_tensors(self, x):
+    y = self.norm(x)
+    return self.layer(y) if is_large(y.stride(0) if y.size(1) > 4 else y.sum()) else torch.cat([y, y], 1)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [asks_again_and_again, asks_of_numbers_and_tensors, grows, grows_and_refuses, turns_round],
+)
 def test_a_wrong_guess_is_no_answer(plainly, forward):
     net = Blocks(forward)
     captured = fxplug.trace(net, (X,))
     other = listened_to(net, X)
-    assert plainly in ([captured], [None])
+    # What was a tensor before is no number that may be asked for.
+    assert plainly == [None if forward is asks_of_numbers_and_tensors else captured]
     assert captured.code == other.code
     for x in OTHERS:
         result, error = outcome(captured, x)

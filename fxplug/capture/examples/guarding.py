@@ -51,8 +51,6 @@ _METADATA = frozenset(
         "is_floating_point",
         "is_complex",
         "is_signed",
-        "requires_grad",
-        "is_leaf",
         "is_cuda",
         "is_cpu",
         "is_meta",
@@ -70,7 +68,8 @@ _METADATA = frozenset(
         "is_neg",
     ]
 )
-"""Attributes and methods of a tensor that do not look at its values."""
+"""Attributes and methods of a tensor that say the same whatever is written to its memory. Whether it needs gradients is
+none of them."""
 
 
 class GuardCollector:
@@ -283,7 +282,7 @@ def _lines_in(code: CodeType) -> dict[int, tuple[str, str]]:
 
 
 def is_metadata(node: Node) -> bool:
-    """Return whether a number is read off tensors without a look at their elements, or computed from other numbers."""
+    """Return whether a number is one that no write to a tensor changes, or computed from other numbers."""
     if node.op == "call_function" and node.target is getattr:
         return node.args[1] in _METADATA
     if node.op == "call_method":
