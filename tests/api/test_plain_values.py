@@ -403,9 +403,18 @@ def asks_of_numbers_and_tensors(self, x):
     return self.layer(y) if is_large(y.stride(0) if y.size(1) > 4 else y.sum()) else torch.cat([y, y], 1)
 
 
+def asks_of_tensors_and_numbers(self, x):
+    y = self.norm(x)
+    value = y.stride(0) if y.size(1) < 5 else y.sum()
+    return torch.cat([y, y], 1) if not is_large(value) else self.layer(y)
+
+
 @pytest.mark.parametrize(
     "forward",
-    [asks_again_and_again, asks_of_numbers_and_tensors, grows, grows_and_refuses, turns_round],
+    [
+        *(asks_again_and_again, asks_of_numbers_and_tensors, asks_of_tensors_and_numbers),
+        *(grows, grows_and_refuses, turns_round),
+    ],
 )
 def test_a_wrong_guess_is_no_answer(plainly, forward):
     net = Blocks(forward)
@@ -421,6 +430,34 @@ def test_a_wrong_guess_is_no_answer(plainly, forward):
         if error is None:
             torch.testing.assert_close(result, expected, equal_nan=True)
             torch.testing.assert_close(result, net(x), equal_nan=True)
+
+
+class AskingForTheSame(nn.Module):
+    """Each of its blocks asks for the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kind = type("Block", (Net,), {"forward": of_another})
+        self.blocks = nn.ModuleList([kind(), kind(), kind()])
+        self.eval()
+
+    def forward(self, x):
+        y = x
+        for block in self.blocks:
+            y = block(x, y)
+        return y
+
+
+def of_another(self, x, y):
+    return self.layer(y) if x.is_contiguous() else y
+
+
+def test_what_each_block_asks_of_an_input_is_asked_once_before_all(plainly):
+    net = AskingForTheSame()
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [captured]
+    assert captured.code == listened_to(net, X).code
+    assert [guard.text for guard in captured.guards] == ["x.is_contiguous()"]
 
 
 def test_a_wrong_guess_costs_one_more_trace(plainly, runs):
