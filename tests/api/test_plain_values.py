@@ -404,9 +404,9 @@ def asks_of_numbers_and_tensors(self, x):
 
 
 def asks_of_tensors_and_numbers(self, x):
-    y = self.norm(x)
+    y = self.norm(x) + 9
     value = y.stride(0) if y.size(1) < 5 else y.sum()
-    return torch.cat([y, y], 1) if not is_large(value) else self.layer(y)
+    return torch.cat([y, y], 1) if is_large(value) else self.layer(y)
 
 
 @pytest.mark.parametrize(
