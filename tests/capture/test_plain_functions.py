@@ -94,7 +94,13 @@ def reads_a_weight(self, x):
     return x * self.weight + self.offset
 
 
-PLAIN = [calls_layers, adds, compares_with_none, calls_torch, calls_a_method, reads_a_weight]
+def reads_a_global(self, x):
+    return self.act(x) * SCALE
+
+
+PLAIN = [
+    *(calls_layers, adds, compares_with_none, calls_torch, calls_a_method, reads_a_global, reads_a_weight),
+]
 
 
 def asks(self, x):
@@ -108,10 +114,6 @@ def compares_an_input(self, x):
 def assigns(self, x):
     self.scale = 2.0
     return self.act(x)
-
-
-def reads_a_global(self, x):
-    return self.act(x) * SCALE
 
 
 def calls_through_a_global(self, x):
@@ -242,7 +244,7 @@ NOT_PLAIN = [
     *(asks, assigns, calls_a_method_of_a_value, calls_a_method_that_asks, calls_a_static_method, catches),
     *(calls_an_attribute, calls_through_a_global, changes_a_mode, changes_threads, chooses_a_module),
     *(chooses_a_receiver, compares_an_input, enters_a_context, hands_a_module_on, hands_itself_on, imports),
-    *(has_a_function, keeps_a_module, loops, overwrites_itself, reads_a_global, reads_a_list, stars),
+    *(has_a_function, keeps_a_module, loops, overwrites_itself, reads_a_list, stars),
     *(reads_a_property, reads_a_tensor_that_is_no_buffer, reads_an_attribute_of_a_value, yields),
     *(reads_what_is_cached, seeds, takes_a_default),
 ]
