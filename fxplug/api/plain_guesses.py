@@ -50,8 +50,9 @@ class Guesses:
         place = _place_of(node)
         if place is not None:
             key, path = place
-            known = self._known.get(key)
-            self._known[key] = node, value, numbers, {path} if known is None else {*known[3], path}
+            paths = self._known[key][3] if key in self._known else set[str]()
+            paths.add(path)
+            self._known[key] = node, value, numbers, paths
 
     def of(self, node: Node) -> Guess | None:
         """Return what a node that is asked most probably is; None where nobody knows."""

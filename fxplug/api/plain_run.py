@@ -181,7 +181,7 @@ class BegunRun:
             MissedProgramError: The values take more memory than they may, or something is written to what is kept.
         """
         values, calls, checks = self.values, self._calls, self._checks
-        tables = checks.writing, checks.told, checks.tensors, checks.ranks
+        writing, told, tensors, ranks = checks.writing, checks.told, checks.tensors, checks.ranks
         at = self.last._next
         begin = calls[self.count][2] if self.count < len(calls) else None
         while node not in values:
@@ -197,7 +197,7 @@ class BegunRun:
                 result = at
                 if at._op == "placeholder":
                     value = next(self.inputs)
-                elif any(at in table for table in tables):
+                elif at in writing or at in told or at in tensors or at in ranks:
                     value = checks.compute(at, values)
                 else:
                     value = compute(at, values, checks.root)

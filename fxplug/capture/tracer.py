@@ -882,18 +882,29 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self._note(node)
         return node
 
-    def _create_call(self, target: Any, args: tuple[Argument, ...], inputs: list[Node]) -> Node:
-        """Record a call of a function as `create_node` does, whose arguments are nodes and plain values.
+    def _create_call(
+        self,
+        target: Any,
+        args: tuple[Argument, ...],
+        inputs: list[Node],
+        *,
+        kind: str = "call_function",
+        kwargs: immutable_dict = EMPTY_DICT,
+        depth: int = 2,
+    ) -> Node:
+        """Record a call as `create_node` does, whose arguments were looked at (see `Graph._create_alike`).
 
         Args:
-            target: The function.
-            args: Its arguments.
-            inputs: The nodes among them, in order.
+            target: As in `create_node`.
+            args: The same.
+            inputs: The nodes among the arguments, in order.
+            kind: As in `create_node`: a call of a function or method.
+            kwargs: The same.
+            depth: How many frames, seen from `Place.origin`, are none of the program.
         """
         if not self._records_plainly:
-            return self.create_node("call_function", target, args, {})
-        origin = self._place.origin(2)
-        node = self.graph._create_alike("call_function", target, args, EMPTY_DICT, inputs, origin)  # pyright: ignore[reportPrivateUsage]
+            return self.create_node(kind, target, args, kwargs)
+        node = self.graph._create_alike(kind, target, args, kwargs, inputs, self._place.origin(depth))  # pyright: ignore[reportPrivateUsage]
         if self.policy.node_created is not None:
             self._note(node)
         return node

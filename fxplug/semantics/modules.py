@@ -96,14 +96,14 @@ def effects_of_layers(layers: Iterable[nn.Module]) -> list[tuple[nn.Module, Effe
         if known is None:
             continue
         own = layer.__dict__
-        if not (own["_modules"] or (own["training"] and _depends_on_mode(own, known))):
+        if not (own["_modules"] or (own["training"] and _minds_training(own, known))):
             found.append((layer, _WRITES_INPUT if own.get("inplace", known[0]) else PURE))
     return found
 
 
-def _depends_on_mode(own: dict[str, Any], traits: _Traits) -> bool:
-    """Return whether a layer may do more than to compute in the mode that it is in, given its attributes."""
-    return own["training"] and (traits[1] or bool(own["_buffers"]) or "dropout" in own)
+def _minds_training(own: dict[str, Any], traits: _Traits) -> bool:
+    """Return whether a layer may do more than to compute while it is trained, given its attributes."""
+    return traits[1] or bool(own["_buffers"]) or "dropout" in own
 
 
 def compute_alone(modules: Iterable[nn.Module]) -> bool:
@@ -125,7 +125,7 @@ def compute_alone(modules: Iterable[nn.Module]) -> bool:
         if known is None:
             return False
         # What a forward of a program does with its buffers is recorded.
-        if own["training"] and known is not _OF_PROGRAM and _depends_on_mode(own, known):
+        if own["training"] and known is not _OF_PROGRAM and _minds_training(own, known):
             return False
         # The class of a weight may say what functions do.
         if not _WEIGHTS.issuperset(map(type, own["_parameters"].values())):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fxplug import trace
 from fxplug.api import plain_capture
 from fxplug.plugins import Config, PluginCandidate, PluginManager, hookimpl
 
@@ -75,3 +76,15 @@ def plainly(monkeypatch):
 
     monkeypatch.setattr("fxplug.api.capturing.capture_plainly", noted)
     return found
+
+
+@pytest.fixture
+def listened_to():
+    """Captures a program on inputs in the way of those that are not plain."""
+
+    def capture(net, *inputs, **options):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fxplug.api.capturing.capture_plainly", lambda *args: None)
+            return trace(net, inputs, **options)
+
+    return capture

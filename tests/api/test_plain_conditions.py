@@ -53,27 +53,11 @@ class Net(nn.Module):
         return self.act(self.blocks(x))
 
 
-@pytest.fixture
-def plainly(monkeypatch):
-    """What the captures of a test have become without being listened to: None for those that had to be."""
-    from fxplug.api import capturing
-
-    found, capture = [], capturing.capture_plainly
-    monkeypatch.setattr(capturing, "capture_plainly", lambda *args: found.append(capture(*args)) or found[-1])
-    return found
-
-
-def listened_to(net, *inputs, **options):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fxplug.api.capturing.capture_plainly", lambda *args: None)
-        return fxplug.trace(net, inputs, **options)
-
-
 def guards_of(captured):
     return {str(guard) for guard in captured.guards if not str(guard).startswith("type(x)")}
 
 
-def test_what_flags_switch_off_is_not_looked_at(plainly):
+def test_what_flags_switch_off_is_not_looked_at(plainly, listened_to):
     net = Net(Block(), Block(held=nn.Linear(4, 4))).eval()
     captured = fxplug.trace(net, (X,))
     other = listened_to(net, X)
@@ -103,7 +87,7 @@ def test_what_a_block_has_besides_is_called(extra):
     assert len(captured.graph.nodes) > len(fxplug.trace(Net(Block(), Block()).eval(), (X,)).graph.nodes)
 
 
-def test_flags_of_training_are_guarded_as_where_it_is_listened_to(plainly):
+def test_flags_of_training_are_guarded_as_where_it_is_listened_to(plainly, listened_to):
     net = Net(Block(), Block(momentum=3)).eval()
     captured, other = fxplug.trace(net, (X,)), listened_to(net, X)
     assert plainly != [None]
@@ -190,7 +174,7 @@ class Checking(Net):
         return y
 
 
-def test_checks_of_sizes_are_guarded(plainly):
+def test_checks_of_sizes_are_guarded(plainly, listened_to):
     net = Checking(nn.Linear(4, 4)).eval()
     captured = fxplug.trace(net, (X,))
     assert plainly != [None]
@@ -205,7 +189,7 @@ class OfValues(Net):
         return self.blocks(x)
 
 
-def test_checks_of_values_are_guarded(plainly):
+def test_checks_of_values_are_guarded(plainly, listened_to):
     net = OfValues(nn.Linear(4, 4)).eval()
     captured = fxplug.trace(net, (X,))
     assert plainly == [captured]

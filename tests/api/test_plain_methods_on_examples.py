@@ -104,12 +104,6 @@ PLAIN = [
 X = torch.randn(2, 3, 4)
 
 
-def listened_to(net, *inputs, **options):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fxplug.api.capturing.capture_plainly", lambda *args: None)
-        return fxplug.trace(net, inputs, **options)
-
-
 def asked(captured):
     return sorted((guard.text, guard.line, guard.source) for guard in captured.guards)
 
@@ -120,7 +114,7 @@ def targets(captured):
 
 @pytest.mark.parametrize("forward", PLAIN)
 @pytest.mark.parametrize("check", [True, False])
-def test_both_ways_capture_the_same(plainly, forward, check):
+def test_both_ways_capture_the_same(plainly, forward, check, listened_to):
     net, given = net_of(forward), X.clone()
     captured = fxplug.trace(net, (given,), check=check)
     assert plainly == [captured]
@@ -246,7 +240,7 @@ def keeps_a_constant(self, x):
         ),
     ],
 )
-def test_programs_that_do_more_are_listened_to(plainly, forward):
+def test_programs_that_do_more_are_listened_to(plainly, forward, listened_to):
     net = net_of(forward)
     captured = fxplug.trace(net, (X,))
     assert plainly == [None]
@@ -314,7 +308,7 @@ def makes_a_draw_for_nothing(self, x):
         *(repeats_a_shape, slices_a_shape_by_a_size, unpacks_a_tensor),
     ],
 )
-def test_programs_whose_dimensions_or_parts_are_not_known_are_listened_to(plainly, forward):
+def test_programs_whose_dimensions_or_parts_are_not_known_are_listened_to(plainly, forward, listened_to):
     net, x = net_of(forward), torch.randn(2, 3, 4)
     captured = fxplug.trace(net, (x,), check=False)
     assert plainly == [None]
@@ -350,7 +344,7 @@ def test_what_the_program_reads_itself_of_what_it_unpacks_stays(forward, good, b
             model(x, torch.tensor(bad))
 
 
-def test_a_value_that_is_its_own_index_is_listened_to(plainly):
+def test_a_value_that_is_its_own_index_is_listened_to(plainly, listened_to):
     def forward(self, x):
         (length,) = x[x].shape
         return x.view(-1) * length

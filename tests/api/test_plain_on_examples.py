@@ -86,12 +86,6 @@ def net_of(forward):
     return net.eval().requires_grad_(False)
 
 
-def listened_to(net, *inputs, **options):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fxplug.api.capturing.capture_plainly", lambda *args: None)
-        return fxplug.trace(net, inputs, **options)
-
-
 def scaled(x, scale=None, *, twice=False):
     if scale is not None:
         x = x * scale
@@ -235,7 +229,7 @@ def answers(model, x):
 
 @pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("forward", PLAIN)
-def test_what_is_plain_is_captured_as_it_is_where_it_is_listened_to(plainly, forward, check):
+def test_what_is_plain_is_captured_as_it_is_where_it_is_listened_to(plainly, forward, check, listened_to):
     net, given = net_of(forward), X.clone()
     state, dims, names = copy.deepcopy(net.state_dict()), [*net.dims], dict(net.names)
     captured = fxplug.trace(net, (given,), check=check)
@@ -414,7 +408,7 @@ def asks_for_a_value(self, x):
         asks_for_a_value,
     ],
 )
-def test_other_programs_are_listened_to(plainly, forward):
+def test_other_programs_are_listened_to(plainly, forward, listened_to):
     net = net_of(forward)
     captured = fxplug.trace(net, (X,))
     assert plainly == [None]
@@ -557,7 +551,7 @@ class Optional(nn.Module):
         return y if flag else y + 1
 
 
-def test_inputs_that_are_left_out_are_what_they_are_by_default(plainly):
+def test_inputs_that_are_left_out_are_what_they_are_by_default(plainly, listened_to):
     net = Optional().eval()
     captured = fxplug.trace(net, (X,))
     assert plainly == [captured]
@@ -621,7 +615,7 @@ class AskingNothing(nn.Module):
 
 @pytest.mark.parametrize("kind", [AskingInFunctions, AskingInside, AskingNothing])
 @pytest.mark.parametrize("way", ["plain", "listened"])
-def test_an_optional_input_that_is_given_may_not_be_left_out(plainly, kind, way):
+def test_an_optional_input_that_is_given_may_not_be_left_out(plainly, kind, way, listened_to):
     net, index = kind(), torch.tensor([0, 1])
     captured = fxplug.trace(net, (X, index)) if way == "plain" else listened_to(net, X, index)
     assert plainly == ([captured] if way == "plain" else [])
@@ -636,7 +630,7 @@ class AskingOfRequired(nn.Module):
 
 
 @pytest.mark.parametrize("way", ["plain", "listened"])
-def test_what_an_index_may_be_is_not_taken_for_what_fails(way):
+def test_what_an_index_may_be_is_not_taken_for_what_fails(way, listened_to):
     net, index = AskingOfRequired(), torch.tensor([0, 1])
     captured = fxplug.trace(net, (X, index)) if way == "plain" else listened_to(net, X, index)
     with pytest.raises(fxplug.GuardError, match="mask is not None"):
@@ -690,7 +684,7 @@ def fills_what_a_module_holds(self, x):
 
 
 @pytest.mark.parametrize("forward", [fills_what_a_layer_holds, fills_what_a_module_holds])
-def test_containers_that_layers_hold_are_listened_to(plainly, forward):
+def test_containers_that_layers_hold_are_listened_to(plainly, forward, listened_to):
     net = net_of(forward)
     net.layer.cache, net.inner.cache = [], {}
     assert is_said(net)
@@ -747,7 +741,7 @@ def orders_members(self, x):
 @pytest.mark.parametrize(
     ("forward", "member"), [(calls_a_member, Counting.ONE), (orders_members, Ordered.ONE)]
 )
-def test_members_of_enumerations_with_code_are_listened_to(plainly, forward, member):
+def test_members_of_enumerations_with_code_are_listened_to(plainly, forward, member, listened_to):
     CALLS.clear()
     net = net_of(forward)
     net.way = member

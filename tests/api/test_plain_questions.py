@@ -39,12 +39,6 @@ def net_of(forward):
     return type("Net", (Net,), {"forward": forward})().eval()
 
 
-def listened_to(net, *inputs, **options):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fxplug.api.capturing.capture_plainly", lambda *args: None)
-        return fxplug.trace(net, inputs, **options)
-
-
 def run(captured, *inputs):
     try:
         return captured(*inputs), None
@@ -132,7 +126,7 @@ X = torch.randn(2, 4, 4)
 
 @pytest.mark.parametrize("forward", ASKING)
 @pytest.mark.parametrize("check", [True, False])
-def test_both_ways_capture_the_same(plainly, forward, check):
+def test_both_ways_capture_the_same(plainly, forward, check, listened_to):
     net, given = net_of(forward), X.clone()
     captured = fxplug.trace(net, (given,), check=check)
     assert plainly == [captured]
@@ -162,7 +156,7 @@ def of_dimensions(self, x):
 
 
 @pytest.mark.parametrize("forward", [of_dimensions, of_many_sizes, of_the_largest])
-def test_what_is_guarded_holds_for_as_many_inputs_or_more(plainly, forward):
+def test_what_is_guarded_holds_for_as_many_inputs_or_more(plainly, forward, listened_to):
     net = net_of(forward)
     captured = fxplug.trace(net, (X,))
     assert plainly == [captured]
@@ -224,7 +218,7 @@ class Both(Checked, Between):
 
 
 @pytest.mark.parametrize("kind", [Checked, CheckedTwice, Between, Both])
-def test_methods_of_the_classes_above_are_called(plainly, kind):
+def test_methods_of_the_classes_above_are_called(plainly, kind, listened_to):
     net = kind().eval()
     captured = fxplug.trace(net, (X,))
     assert plainly == [captured]
@@ -282,7 +276,7 @@ def with_a_text_of_its_own(self, x):
         *(behind_a_draw, of_a_computed_length, with_a_text_of_its_own),
     ],
 )
-def test_other_questions_are_listened_to(plainly, forward):
+def test_other_questions_are_listened_to(plainly, forward, listened_to):
     net = net_of(forward)
     torch.manual_seed(3)
     before = torch.get_rng_state()
@@ -355,8 +349,8 @@ def test_a_program_that_raises_leaves_nothing_behind():
         gc.enable()
 
 
-@pytest.mark.parametrize("way", [fxplug.trace, listened_to])
-def test_questions_that_differ_in_keyword_arguments_are_two(way):
+@pytest.mark.parametrize("is_listened_to", [False, True])
+def test_questions_that_differ_in_keyword_arguments_are_two(is_listened_to, listened_to):
     def forward(self, x):
         y = self.layer(x)
         count, length = y.size(0), y.size(1)
@@ -364,7 +358,7 @@ def test_questions_that_differ_in_keyword_arguments_are_two(way):
         return a * 2 if math.isclose(count, length, rel_tol=0.6) else a * 3
 
     net = net_of(forward)
-    captured = fxplug.trace(net, (X,)) if way is fxplug.trace else listened_to(net, X)
+    captured = listened_to(net, X) if is_listened_to else fxplug.trace(net, (X,))
     with pytest.raises(fxplug.GuardError):
         captured(torch.randn(2, 9, 4))
 
@@ -392,7 +386,7 @@ def test_dimensions_of_a_weight_are_checked(plainly):
 
 
 @pytest.mark.parametrize("way", ["plain", "listened to"])
-def test_what_is_solved_for_is_one_vector_or_several(way):
+def test_what_is_solved_for_is_one_vector_or_several(way, listened_to):
     def forward(self, x, y):
         z = torch.linalg.solve(x, y)
         return z + 1 if z.dim() == 2 else z * 2
@@ -404,7 +398,7 @@ def test_what_is_solved_for_is_one_vector_or_several(way):
         captured(x, torch.randn(2, 3))
 
 
-def test_a_class_that_is_not_known_yet_is_listened_to(plainly):
+def test_a_class_that_is_not_known_yet_is_listened_to(plainly, listened_to):
     method = FunctionType(Between.forward.__code__, globals(), "forward", None, (CellType(),))
     with pytest.raises(RuntimeError, match="empty __class__ cell"):
         fxplug.trace(net_of(method), (X,))

@@ -33,12 +33,6 @@ def net_of(forward):
     return type("Net", (Net,), {"forward": forward})().eval()
 
 
-def listened_to(net, *inputs, **options):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fxplug.api.capturing.capture_plainly", lambda *args: None)
-        return fxplug.trace(net, inputs, **options)
-
-
 def outcome(program, x):
     """Return what a program returns, and what the error says that it raises instead."""
     try:
@@ -128,7 +122,7 @@ OTHERS = [
 
 @pytest.mark.parametrize("forward", ASKING)
 @pytest.mark.parametrize("check", [True, False])
-def test_both_ways_capture_the_same(plainly, forward, check):
+def test_both_ways_capture_the_same(plainly, forward, check, listened_to):
     net, given = net_of(forward), X.clone()
     captured = fxplug.trace(net, (given,), check=check)
     assert plainly == [captured]
@@ -191,15 +185,62 @@ def of_equal_ones(self, x, factor):
     return first + 1 if torch.equal(x, y) else first
 
 
-@pytest.mark.parametrize("forward", [of_equal_ones, of_what_is_written])
-@pytest.mark.parametrize("way", [fxplug.trace, lambda net, inputs: listened_to(net, *inputs)])
-def test_the_same_question_behind_a_write_is_asked_again(forward, way):
+def of_equal_ones_behind_a_view(self, x, factor):
+    y = x * 1
+    first = self.layer(x) if torch.equal(x, y) else x
+    part = y[0]
+    part *= factor
+    return first + 1 if torch.equal(x, y) else first
+
+
+def of_what_is_written_by_a_view(self, x, factor):
+    small = (x < 9).all()
+    y = self.layer(x) if small else x
+    part = small.view(1)
+    part.mul_(factor)
+    return y + 1 if small else y
+
+
+def of_a_number_behind_a_view(self, x, factor):
+    small = (x < 9).all()
+    y = self.layer(x) if small.item() else x
+    part = small.view(1)
+    part.mul_(factor)
+    return y + 1 if small.item() else y
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        *(of_a_number_behind_a_view, of_equal_ones, of_equal_ones_behind_a_view),
+        *(of_what_is_written, of_what_is_written_by_a_view),
+    ],
+)
+@pytest.mark.parametrize("is_listened_to", [False, True])
+def test_the_same_question_behind_a_write_is_asked_again(forward, is_listened_to, listened_to):
     net = net_of(forward)
     same, other = torch.tensor(True), torch.tensor(False)
-    captured = way(net, (X, same))
+    captured = listened_to(net, X, same) if is_listened_to else fxplug.trace(net, (X, same))
     with pytest.raises(fxplug.GuardError):
         captured(X, other)
     torch.testing.assert_close(captured(X + 1, same), net(X + 1, same))
+
+
+def of_equal_ones_behind_a_layer(self, x):
+    y = x * 1
+    first = self.layer(x) if torch.equal(x, y) else x
+    self.act(y[0])
+    return first + 1 if torch.equal(x, y) else first
+
+
+@pytest.mark.parametrize("is_listened_to", [False, True])
+def test_a_layer_that_writes_is_a_write(is_listened_to, listened_to):
+    net = net_of(of_equal_ones_behind_a_layer)
+    net.act = nn.ReLU(inplace=True)
+    captured = listened_to(net, X.abs()) if is_listened_to else fxplug.trace(net, (X.abs(),))
+    torch.testing.assert_close(captured(X.abs() + 1), net(X.abs() + 1))
+    with pytest.raises(fxplug.GuardError):
+        captured(X)
 
 
 def asks_for_gradients_behind_a_write(self, x, y):
@@ -216,14 +257,13 @@ def asks_for_gradients_behind_a_write_to_a_view(self, x, y):
 @pytest.mark.parametrize(
     "forward", [asks_for_gradients_behind_a_write, asks_for_gradients_behind_a_write_to_a_view]
 )
-@pytest.mark.parametrize(
-    "way", [fxplug.trace, lambda net, inputs, **options: listened_to(net, *inputs, **options)]
-)
+@pytest.mark.parametrize("is_listened_to", [False, True])
 @pytest.mark.parametrize("needs_gradient", [True, False])
-def test_a_write_may_say_that_an_input_needs_gradients(forward, way, needs_gradient):
+def test_a_write_may_say_that_an_input_needs_gradients(forward, is_listened_to, needs_gradient, listened_to):
     net, other = net_of(forward), X.clone().requires_grad_()
     given = other if needs_gradient else X.clone()
-    captured = way(net, (X.clone(), given), check=False)
+    inputs = X.clone(), given
+    captured = listened_to(net, *inputs) if is_listened_to else fxplug.trace(net, inputs)
     torch.testing.assert_close(captured(X.clone(), given), net(X.clone(), given))
     with pytest.raises(fxplug.GuardError, match="requires_grad"):
         captured(X.clone(), X if needs_gradient else other)
@@ -295,7 +335,7 @@ def of_a_draw(self, x):
 
 
 @pytest.mark.parametrize("forward", [of_a_draw, of_many_numbers, takes_a_number_along, takes_an_answer_along])
-def test_what_goes_on_is_listened_to(plainly, forward):
+def test_what_goes_on_is_listened_to(plainly, forward, listened_to):
     net = net_of(forward)
     captured = fxplug.trace(net, (X,), check=False)
     assert plainly == [None]
@@ -359,7 +399,7 @@ def of_sizes_of_all(self, x):
 
 
 @pytest.mark.parametrize("forward", [of_elements_of_all, of_sizes_of_all, of_steps_of_all])
-def test_blocks_that_ask_the_same_are_answered_by_one_run(plainly, runs, forward):
+def test_blocks_that_ask_the_same_are_answered_by_one_run(plainly, runs, forward, listened_to):
     net = Blocks(forward)
     captured = fxplug.trace(net, (X,))
     assert plainly == [captured]
@@ -409,7 +449,7 @@ def asks_of_numbers_and_tensors(self, x):
         *(asks_again_and_again, asks_of_numbers_and_tensors, grows, grows_and_refuses, turns_round),
     ],
 )
-def test_a_wrong_guess_is_no_answer(plainly, forward):
+def test_a_wrong_guess_is_no_answer(plainly, forward, listened_to):
     net = Blocks(forward)
     captured = fxplug.trace(net, (X,))
     other = listened_to(net, X)
@@ -434,7 +474,7 @@ def asks_of_a_total(self, x):
     return self.layer(y) if is_large(y.sum()) else y
 
 
-def test_a_tensor_is_not_taken_for_the_number_that_the_same_line_has_seen(plainly):
+def test_a_tensor_is_not_taken_for_the_number_that_the_same_line_has_seen(plainly, listened_to):
     net = Blocks(asks_of_a_count, 1)
     net.blocks.append(Blocks(asks_of_a_total, 1).blocks[0])
     captured = fxplug.trace(net, (X,))
@@ -462,7 +502,7 @@ def of_another(self, x, y):
     return self.layer(y) if x.is_contiguous() else y
 
 
-def test_what_each_block_asks_of_an_input_is_asked_once_before_all(plainly):
+def test_what_each_block_asks_of_an_input_is_asked_once_before_all(plainly, listened_to):
     net = AskingForTheSame()
     captured = fxplug.trace(net, (X,))
     assert plainly == [captured]
@@ -486,7 +526,7 @@ def asks_a_helper(self, x):
 
 
 @pytest.mark.filterwarnings("ignore:The use of `x.T`")
-def test_a_helper_that_asks_twice_for_one_module_is_answered_by_a_run(runs):
+def test_a_helper_that_asks_twice_for_one_module_is_answered_by_a_run(runs, listened_to):
     net = Blocks(asks_a_helper, 2)
     captured = fxplug.trace(net, (X,), check=False)
     assert captured.code == listened_to(net, X, check=False).code
@@ -502,7 +542,7 @@ def of_a_global_number(self, x):
     return self.layer(x) * LARGEST if (x < LARGEST).all() else x - LARGEST
 
 
-def test_numbers_among_globals_are_constants_of_the_capture(plainly, monkeypatch):
+def test_numbers_among_globals_are_constants_of_the_capture(plainly, monkeypatch, listened_to):
     net = net_of(of_a_global_number)
     captured = fxplug.trace(net, (X,))
     assert plainly == [captured]
@@ -533,7 +573,7 @@ def of_other_dimensions(self, x):
 
 
 @pytest.mark.parametrize("forward", [of_dimensions, of_other_dimensions])
-def test_ranks_that_are_known_are_numbers_of_python(plainly, runs, forward):
+def test_ranks_that_are_known_are_numbers_of_python(plainly, runs, forward, listened_to):
     net = net_of(forward)
     captured = fxplug.trace(net, (X,))
     assert plainly == [captured]

@@ -154,6 +154,8 @@ class Answerer(Tracer):
         self._guards = GuardCollector(self.graph)
         self._rank_asked: Guard | None = None
         self._has_acted = False
+        self._said: set[Any] = set()
+        """What is checked in the graph since something was last written: behind a write it may be another thing."""
         self._read_numbers: list[tuple[NumberProxy, str]] = []
         self._fixed_last: NumberProxy | None = None
         self._fixed: set[tuple[Any, ...]] = set()
@@ -199,8 +201,8 @@ class Answerer(Tracer):
     def _guard(self, predicate: Node) -> None:
         if self._guards.is_at_entry(predicate):
             self._guard_at_entry(predicate)
-        elif (key := (predicate.target, predicate.args, *predicate.kwargs.items())) not in self._fixed:
-            self._fixed.add(key)
+        elif (key := (predicate.target, predicate.args, *predicate.kwargs.items())) not in self._said:
+            self._said.add(key)
             said = guard_of(predicate, depth=INSIDE)
             self._create_call(check_true, (predicate, str(said), *self._rerun()), [predicate])
 

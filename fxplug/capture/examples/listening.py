@@ -310,13 +310,11 @@ class CallListener(CallRecorder):
             found, real = found[:count], real[:count]
         given = tuple(found)
         op, target, node_args, node_kwargs = canonical_call(function, given, named)
-        # Else they are in another order, or somebody wants to hear of it.
-        if self._records_plainly and (node_args is given or target is getattr) and node_kwargs is named:
-            origin = self._place.origin(_FRAMES_OF_A_CALL - 1)
-            node = self.graph._create_alike(op, target, node_args, named, inputs, origin)  # pyright: ignore[reportPrivateUsage]
-            if self.policy.node_created is not None:
-                self._note(node)
-        else:
+        if (node_args is given or target is getattr) and node_kwargs is named:
+            node = self._create_call(
+                target, node_args, inputs, kind=op, kwargs=named, depth=_FRAMES_OF_A_CALL
+            )
+        else:  # They are in another order.
             node = self._create_node_below(_FRAMES_OF_A_CALL, op, target, node_args, node_kwargs)
         result = self._make(node, function, tuple(real), kwargs)
         if result.__class__ is SizeProxy:

@@ -307,14 +307,19 @@ class CallRecorder(InputReceiver):
         if effect.random or effect.outside:
             self._has_acted = True
         if effect.writes or effect.unknown:
-            self._has_written = True
+            self._note_write()
             for tensor in tensors_in((*args, *kwargs.values())):
                 self._before_write(tensor)
+
+    def _note_write(self) -> None:
+        """Hear that something is about to be written to: what was asked of elements may be another thing then."""
+        self._has_written = True
+        self._said.clear()
 
     def _before_write(self, tensor: torch.Tensor) -> None:
         """Hear that a tensor is about to be written to."""
         self._constant.clear()
-        self._has_written = True
+        self._note_write()
         self._fresh.before_write(tensor)
         if self._of_arrays and storage_of(tensor) in self._of_arrays:
             error = write_to_array()
