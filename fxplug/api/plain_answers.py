@@ -250,6 +250,8 @@ class PlainAnswers:
         """Return how many dimensions a value has, where that is known without a run; the run looks whether it has."""
         if not self._tells:
             return None
+        if (told := self.checks.ranks.get(node)) is not None:
+            return told
         with unheard():
             known = None if self.run is None else self.run.values.get(node)
             rank = known.dim() if type(known) is torch.Tensor else self._ranks_of(tracer).of(node)

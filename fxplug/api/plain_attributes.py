@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fxplug.api.plain_ranks import FUNCTIONS_OF_LAYERS, METHODS_OF_LAYERS, keeps_rank
-from fxplug.execute.paths import fetch_path
+from fxplug.execute.paths import fetch_path, module_at
 from fxplug.ir import Node
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Attributes:
         if self._name == "shape":
             return self._source_of_sizes(node, source)
         if op == "call_module":
-            return source if keeps_rank(fetch_path(self._program, str(target))) else None
+            return source if keeps_rank(module_at(self._program, str(target))) else None
         keeps = target in (_METHODS if op == "call_method" else _FUNCTIONS) and "dtype" not in node._kwargs
         return source if keeps else None
 
@@ -114,7 +114,7 @@ class Attributes:
             others = (one for one in node._args[:_LARGEST] if isinstance(one, Node) and one._op != "get_attr")
             return next(others, None)
         if op == "call_module":
-            return first if _keeps_sizes(fetch_path(self._program, str(target))) else None
+            return first if _keeps_sizes(module_at(self._program, str(target))) else None
         return (
             first if target in (_METHODS_OF_SIZES if op == "call_method" else _FUNCTIONS_OF_SIZES) else None
         )

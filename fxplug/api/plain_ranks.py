@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fxplug.execute.paths import fetch_path
+from fxplug.execute.paths import module_at
 from fxplug.ir import Node
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["FUNCTIONS_OF_LAYERS", "METHODS_OF_LAYERS", "Ranks", "keeps_rank"]
 
 _OF_MATRICES = 2
-_LAYERS = tuple(
+_LAYERS = frozenset(
     f"torch.nn.modules.{name}"
     for name in ("activation", "batchnorm", "conv", "dropout", "instancenorm", "normalization", "pooling")
 )
@@ -77,6 +77,30 @@ class Ranks:
     def of(self, node: Node) -> int | None:
         """Return the number of dimensions of a value; None where it is not known."""
         known = self._known
+        passed: list[Node] = []
+        current = node
+        # Most values come out of one layer after the other.
+        while current not in known and (source := self._source(current)) is not None:
+            passed.append(current)
+            current = source
+        rank = self._rank_of_any(current)
+        known.update(dict.fromkeys(passed, rank))
+        return rank
+
+    def _source(self, node: Node) -> Node | None:
+        """Return what a layer is given that leaves it as many dimensions as it has; None for other values."""
+        op, target, first = node._op, node._target, node._args[0] if node._args else None
+        if not isinstance(first, Node):
+            return None
+        if op == "call_module":
+            return first if keeps_rank(module_at(self._program, str(target))) else None
+        return (
+            first if target in (FUNCTIONS_OF_LAYERS if op == "call_function" else METHODS_OF_LAYERS) else None
+        )
+
+    def _rank_of_any(self, node: Node) -> int | None:
+        """Return the number of dimensions of a value that may come from anywhere."""
+        known = self._known
         passed: dict[Node, list[Node]] = {}
         waiting = [node]
         while waiting:
@@ -95,7 +119,7 @@ class Ranks:
         return known[node]
 
     def _rank(self, node: Node, asked: list[Node]) -> int | None:
-        op, target = node._op, node._target
+        target = node._target
         ranks = [rank for one in asked if (rank := self._known.get(one)) is not None]
         if not ranks or len(ranks) < len(asked):
             return None
@@ -104,15 +128,9 @@ class Ranks:
             return max(ranks) if set(node.all_input_nodes) <= set(asked) else None
         if target is operator.getitem:
             return ranks[0] if _keeps_dimensions(node) else None
-        if op == "call_module":
-            return ranks[0] if keeps_rank(fetch_path(self._program, str(target))) else None
         if target in _REDUCING:
             return ranks[0] if node._kwargs.get("keepdim") is True else None
-        return (
-            ranks[0]
-            if target in (FUNCTIONS_OF_LAYERS if op == "call_function" else METHODS_OF_LAYERS)
-            else None
-        )
+        return None if self._source(node) is None else ranks[0]
 
 
 def _asked(node: Node) -> list[Node]:
@@ -139,4 +157,4 @@ def keeps_rank(layer: Any) -> bool:
     if kind is nn.Identity:
         return True
     is_one = str(kind.__module__) in _LAYERS and kind not in _CHANGING
-    return is_one and not getattr(layer, "return_indices", False)
+    return is_one and not layer.__dict__.get("return_indices", False)

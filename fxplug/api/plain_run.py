@@ -14,18 +14,20 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
+from torch.nn import functional
 
 from fxplug.capture.arguments import PLAIN_TYPES
+from fxplug.capture.plain_holdings import is_layer_of_torch
 from fxplug.capture.plain_programs import MissedProgramError
-from fxplug.execute.paths import fetch_path
+from fxplug.execute.paths import fetch_path, module_at, weight_at
 from fxplug.ir import Node, map_arg
 from fxplug.semantics.checks import CHECKS
-from fxplug.semantics.internals import assert_function, own_tables, storage_of
+from fxplug.semantics.internals import assert_function, storage_of, storages_below
+from fxplug.semantics.modules import returns_new_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from torch import nn
 
     from fxplug.capture.layer_records import LayerCall
     from fxplug.ir import Graph
@@ -121,6 +123,8 @@ class Checks:
         Raises:
             MissedProgramError: It writes to a weight.
         """
+        if not self.writing:
+            return
         while first not in self.writing:
             if first is last:
                 return
@@ -128,15 +132,46 @@ class Checks:
         self._check_write(first, value)
 
     def _check_write(self, node: Node, value: Any) -> None:
+        # To look at the memory of each weight takes longer than all that most programs write.
+        if type(value) is torch.Tensor and self._was_made_before(node):
+            return
         if self._kept is None:
             self._given = frozenset(map(storage_of, self._args))
-            tables = (table for module in self.root.modules() for table in own_tables(module)[:2])
-            tensors = (tensor for table in tables for tensor in table.values() if tensor is not None)
-            self._kept = frozenset(storage_of(tensor) for tensor in tensors)
+            self._kept = storages_below(self.root)
         if type(value) is not torch.Tensor or (storage := storage_of(value)) in self._kept:
             raise MissedProgramError
         if self.acted is None and storage in self._given:
             self.acted = node
+
+    def _was_made_before(self, node: Node) -> bool:
+        """Return whether what a node writes to has memory of its own: a layer or an operator has made it."""
+        while node in self.writing:
+            made: Any = node._args[0]
+            while (layer := self._layer_of(made)) is not None and type(layer) in _PASSING:
+                made = made._args[0]
+            if made not in self.writing:
+                is_function = made._op == "call_function" and made._target in _MAKING
+                return is_function or (layer is not None and returns_new_tensor(layer))
+            node = made
+        return False
+
+    def _layer_of(self, node: Node) -> nn.Module | None:
+        """Return the layer of torch that a node calls with one value, if it does."""
+        is_call = node._op == "call_module" and len(node._args) == 1 and not node._kwargs
+        layer = module_at(self.root, str(node._target)) if is_call else None
+        return layer if layer is not None and is_layer_of_torch(type(layer)) else None
+
+
+_PASSING = frozenset({nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d})
+"""Layers that may return what they are given."""
+_MAKING = frozenset(
+    {
+        *(operator.add, operator.matmul, operator.mul, operator.sub, operator.truediv, torch.add, torch.mul),
+        *(functional.batch_norm, functional.group_norm, functional.layer_norm, functional.linear),
+        *(torch.conv1d, torch.conv2d, torch.conv3d, torch.matmul, torch.sub),
+    }
+)
+"""Functions that return a tensor with memory of its own."""
 
 
 class BegunRun:
@@ -311,7 +346,9 @@ def compute(node: Node, values: Mapping[Node, Any], root: nn.Module) -> Any:
     """Return the value of a node that is no input, from those that it uses."""
     op = node._op
     if op == "get_attr":
-        return fetch_path(root, str(node._target))
+        path: Any = node._target
+        weight = weight_at(root, path)
+        return fetch_path(root, path) if weight is None else weight
     args: list[Any] = []
     one: Any
     for one in node._args:
@@ -335,10 +372,14 @@ def _compute_by_name(
     op: str, target: Any, args: list[Any], kwargs: Any, values: Mapping[Node, Any], root: nn.Module
 ) -> Any:
     """Return what a call gives that has arguments by name, which may have values in them."""
-    for one in kwargs.values():
-        if one.__class__ not in PLAIN_TYPES:
-            kwargs = map_arg(kwargs, values.__getitem__)
-            break
+    kwargs = {
+        name: values[one]
+        if one.__class__ is Node
+        else one
+        if one.__class__ in PLAIN_TYPES
+        else map_arg(one, values.__getitem__)
+        for name, one in kwargs.items()
+    }
     if op == "call_function":
         return target(*args, **kwargs)
     if op == "call_method":

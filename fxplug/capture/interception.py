@@ -154,8 +154,11 @@ def _getattr(self: Any, name: str) -> Any:
         original: Any = "<original>"
         return original(self, name)
     hears_every: bool = interceptor.hears_every_attribute
-    beneath: Any = "<beneath>"
-    value = beneath(self, name)
+    if is_torchs_own and not hears_every and name in (held := self.__dict__).get("_parameters", ()):
+        value = held["_parameters"][name]
+    else:
+        beneath: Any = "<beneath>"
+        value = beneath(self, name)
     if not hears_every and not interceptor.hears_tensor_attributes:
         return value
     is_instance: Any = "<isinstance>"

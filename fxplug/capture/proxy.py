@@ -439,6 +439,8 @@ def traced_value(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy | None:
             for part in value:
                 if isinstance(part, Proxy):
                     return part
+    if PLAIN_TYPES.issuperset(map(type, args)) and PLAIN_TYPES.issuperset(map(type, kwargs.values())):
+        return None
     for leaf in iterate_parts((args, kwargs)):
         if isinstance(leaf, Proxy):
             return leaf

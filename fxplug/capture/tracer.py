@@ -342,7 +342,9 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self._constants = Constants()
             self.new_constants.clear()
             self._states.release()
-            self._module_changes, self._below = [], []
+            self._module_changes = []
+            if not self.traces_plain_alone:  # Who traces so asks afterwards what its calls write to.
+                self._below = []
             self._ended = True
             self.forget_reads()
             own = self._refuse_writes, self._settings.on_node
@@ -996,7 +998,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             The node; None for other arguments. Attributes among them that were only read so far are recorded then.
         """
         if kind != "call_method" if target.__class__ is str else kind != "call_function":
-            return None
+            is_read = kind == "get_attr" and target.__class__ is str and not (args or kwargs)
+            return self.graph._create_at(kind, target, None, self._place.origin(3)) if is_read else None  # pyright: ignore[reportPrivateUsage]
         taken: list[Any] = []
         inputs: list[Node] = []
         for value in args:

@@ -21,7 +21,7 @@ from fxplug.semantics.surroundings import deepest_module
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-__all__ = ["Holders", "delete_path", "fetch_path", "has_path", "module_at", "set_path"]
+__all__ = ["Holders", "delete_path", "fetch_path", "has_path", "module_at", "set_path", "weight_at"]
 
 
 def fetch_path(root: Any, path: str, *, reader: str | None = None) -> Any:
@@ -68,6 +68,17 @@ def module_at(root: nn.Module, path: str) -> nn.Module | None:
         if found is None:
             break
     return found
+
+
+def weight_at(root: nn.Module, path: str) -> torch.Tensor | None:
+    """Return the parameter or buffer at a dotted path below `root`, None where there is none."""
+    prefix, _, name = path.rpartition(".")
+    holder = module_at(root, prefix)
+    if holder is None:
+        return None
+    parameters, buffers, _ = own_tables(holder)
+    found = parameters.get(name)
+    return buffers.get(name) if found is None else found
 
 
 def set_path(root: nn.Module, path: str, value: Any, *, persistent: bool = True) -> None:

@@ -13,6 +13,7 @@ import functools
 import inspect
 import math
 import operator
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -88,6 +89,9 @@ _PARAMETERS: dict[Any, tuple[str, ...]] = {}
 
 
 def _parameters(function: Any) -> tuple[str, ...]:
+    if _says_itself(function):
+        code = function.__code__
+        return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     known = _PARAMETERS.get(function)
     if known is None:
         try:
@@ -97,6 +101,26 @@ def _parameters(function: Any) -> tuple[str, ...]:
         if operator_name(function) is not None:
             _PARAMETERS[function] = known
     return known
+
+
+def _says_itself(function: Any) -> bool:
+    """Return whether the parameters of a function are those of its code: to make a signature of it takes long."""
+    is_alone = type(function) is FunctionType and not vars(function)
+    return is_alone and not function.__code__.co_flags & _STARS
+
+
+_STARS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+
+
+def _declared(function: Any, name: str) -> Any:
+    """Return the default of a parameter; what `inspect` has for none where it has none."""
+    if not _says_itself(function):
+        return inspect.signature(function).parameters[name].default
+    if name in (named := function.__kwdefaults__ or {}):
+        return named[name]
+    code, defaults = function.__code__, function.__defaults__ or ()
+    place = code.co_varnames[: code.co_argcount].index(name) - code.co_argcount
+    return defaults[place] if -place <= len(defaults) else inspect.Parameter.empty
 
 
 def _bound(node: Node, name: str, default: Any) -> Any:
@@ -199,7 +223,7 @@ def _positions(node: Node, name: str) -> tuple[int, ...]:
 
 
 def _random_in_training(node: Node) -> Effect:
-    declared = inspect.signature(node.target).parameters["training"].default
+    declared = _declared(node.target, "training")
     return RANDOM if _bound(node, "training", default=declared) is not False else PURE
 
 

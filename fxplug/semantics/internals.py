@@ -172,6 +172,7 @@ __all__ = [
     "stands_in_for_scripts",
     "storage_and_size_of",
     "storage_of",
+    "storages_below",
     "take_off",
     "take_off_calls",
     "tensor_tables",
@@ -890,6 +891,18 @@ def storage_of(tensor: torch.Tensor) -> Any:
         return _storage_id(tensor)
     except (NotImplementedError, RuntimeError):  # Sparse, or without storage.
         return None
+
+
+def storages_below(root: nn.Module) -> frozenset[Any]:
+    """Return what identifies the memory of each parameter and buffer of a module and those below it."""
+    _, modules = paths_and_modules_below(root)
+    return frozenset(
+        storage_of(tensor)
+        for module in modules
+        for table in (module._parameters, module._buffers)
+        for tensor in table.values()
+        if tensor is not None
+    )
 
 
 HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")

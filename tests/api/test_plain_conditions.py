@@ -209,6 +209,7 @@ class Writing(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.layer, self.act = nn.Linear(4, 4), nn.ReLU(inplace=True)
+        self.drop, self.passing, self.flat = nn.Dropout(), nn.Identity(), nn.Flatten(0)
         self.scale = nn.Parameter(torch.linspace(-1, 2, 4))
         self.write = 0
         type(self).forward = write
@@ -238,6 +239,31 @@ def to_a_result_that_is_resized(self, x):
 def to_an_input(self, x):
     x.mul_(2)
     return self.layer(x) * self.scale if x.ndim == 2 else x
+
+
+def to_what_layers_pass(self, x):
+    y = self.act(self.passing(self.drop(self.layer(x) * self.scale)))
+    return y + self.act(self.act(self.layer(x)))
+
+
+def to_an_input_that_layers_pass(self, x):
+    y = self.act(self.passing(self.drop(x)))
+    return self.layer(y) * self.scale if y.ndim == 2 else x
+
+
+def to_a_weight_that_layers_pass(self, x):
+    y = self.act(self.passing(self.drop(self.scale)))
+    return self.layer(x) * self.scale + y
+
+
+def to_a_weight_that_is_flattened(self, x):
+    y = self.act(self.flat(self.scale.view(2, 2)))
+    return self.layer(x) * self.scale + y
+
+
+def to_a_weight_twice(self, x):
+    y = self.act(self.act(self.scale.view(1, -1)))
+    return self.layer(x) * self.scale + y
 
 
 def to_a_weight(self, x):
@@ -292,11 +318,16 @@ def weights_of(module):
             (to_a_result, True),
             (to_a_result_by_methods, True),
             (to_an_input, True),
+            (to_what_layers_pass, True),
+            (to_an_input_that_layers_pass, True),
             (to_a_weight, False),
             (to_an_out, False),
         ),
         *(
             (to_a_weight_by_a_layer, False),
+            (to_a_weight_that_layers_pass, False),
+            (to_a_weight_twice, False),
+            (to_a_weight_that_is_flattened, False),
             (to_a_weight_and_asks, False),
             (to_a_weight_behind_a_question, False),
             (to_a_weight_by_a_layer_and_asks, False),
@@ -333,6 +364,19 @@ def checks_that_end_the_run(captured):
         node for node in captured.graph.nodes if getattr(node.target, "__name__", "").startswith("check_")
     ]
     return [node.args[-1] is False for node in checks]
+
+
+def to_an_input_by_layers_and_asks(self, x):
+    y = self.act(self.passing(x))
+    z = self.layer(y) * self.scale
+    return z if z.shape[1] == 4 else y
+
+
+def test_what_is_checked_behind_a_write_to_an_input_ends_the_run(plainly):
+    net = type("Writing", (Writing,), {})(to_an_input_by_layers_and_asks).eval()
+    captured = fxplug.trace(net, (X.clone(),), on_guard_failure="eager")
+    assert plainly == [captured]
+    assert checks_that_end_the_run(captured) == [True]
 
 
 def test_what_is_checked_behind_a_write_to_a_result_lets_the_program_run_again(plainly):

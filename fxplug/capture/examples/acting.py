@@ -62,6 +62,11 @@ def _may_be_input(node: Node) -> bool:
     return True
 
 
+def _is_open(node: Node) -> bool:
+    """Return whether a node is a check of which it is not said whether the program can be run instead."""
+    return node._op == "call_function" and len(node._args) == _ARGUMENTS.get(node._target)
+
+
 def mark_checks_behind(
     nodes: Iterable[Node], first: Node | None, root: Any, writing: Collection[Node] | None = None
 ) -> None:
@@ -71,14 +76,18 @@ def mark_checks_behind(
         nodes: Of the program, in order.
         first: The first one that was seen to write to an input; None where none was.
         root: What paths refer to.
-        writing: Those that write, if they are known.
+        writing: Those that write, if they are known: to their first argument alone.
     """
+    nodes = list(nodes)
+    if not any(_is_open(node) for node in nodes):
+        return  # Most programs ask nothing of what they have computed.
     has_acted = False
     for node in nodes:
-        count = _ARGUMENTS.get(node._target) if node._op == "call_function" else None
-        if count is not None:
-            if has_acted and len(node._args) == count:
+        if node._op == "call_function" and node._target in _ARGUMENTS:
+            if has_acted and _is_open(node):
                 node.args = (*node._args, False)
         elif not has_acted and node._op not in {"get_attr", "output", "placeholder"}:
-            may_write = writing is None or node in writing
-            has_acted = node is first or (may_write and may_write_to_input(node, root))
+            if writing is None:
+                has_acted = node is first or may_write_to_input(node, root)
+            else:
+                has_acted = node is first or (node in writing and _may_be_input(node.all_input_nodes[0]))
