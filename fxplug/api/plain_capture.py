@@ -130,7 +130,7 @@ def _capture(
         inputs = nodes[: len(args) + len(tracer.left_out)]
         guards = guards_of_inputs(inputs, args, answers.at_entry, asked, _said_of_inputs(inputs, tracer))
         answers.settle(tracer.graph)  # What was copied to answer the guards is not needed here any more.
-        settle_checks(tracer.graph, checks)
+        settle_checks(tracer.graph, checks, program)
         if answers.writing:
             mark_checks_behind(tracer.graph.nodes, answers.checks.acted, program, answers.writing)
         captured = _captured(program, tracer, name)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from fxplug.capture.examples.asking import INSIDE, changes_rank, is_settled_index
 from fxplug.capture.examples.guarding import expression, guard_at
 from fxplug.capture.plain_functions import function_may_stay, method_may_stay
+from fxplug.capture.unpacking import parts_of_layer
 from fxplug.ir import Node, effects, writes
 from fxplug.semantics.checks import check_equal, check_length, check_true, same_value
 from fxplug.semantics.kinds import count_of_results, tells_of_tensor
@@ -69,10 +70,15 @@ def _asked_at(node: Node) -> Guard:
 # -- checks
 
 
-def settle_checks(graph: Graph, checks: Iterable[Node]) -> None:
+def settle_checks(graph: Graph, checks: Iterable[Node], root: nn.Module) -> None:
     """Take away the checks that follow from how many dimensions inputs have, and say of others what they ask.
 
     What is unpacked and not used is not read.
+
+    Args:
+        graph: Of a program.
+        checks: Those in it of how many parts values have.
+        root: What its paths refer to.
     """
     places: dict[tuple[Any, int], Guard] = {}  # The blocks of a network run the same lines.
     for check in checks:
@@ -80,7 +86,7 @@ def settle_checks(graph: Graph, checks: Iterable[Node]) -> None:
         for part in _parts(check, value, count):
             if not part.users:
                 graph.erase_node(part)
-        if _follows_from_inputs(value) or _count_of(value) == count:
+        if _follows_from_inputs(value) or _count_of(value, root) == count:
             graph.erase_node(check)
             if _is_shape(value) and not value.users:
                 graph.erase_node(value)
@@ -110,8 +116,10 @@ def _parts(check: Node, value: Node, count: int) -> list[Node]:
     return parts
 
 
-def _count_of(value: Node) -> int | None:
+def _count_of(value: Node, root: nn.Module) -> int | None:
     """Return how many parts a value always has; None where it may be fewer, or another number."""
+    if (count := parts_of_layer(value, root)) is not None:
+        return count
     name = _name_of(value)
     return None if name in _PARTED else count_of_results(value._target, value._args, value._kwargs)
 
@@ -181,7 +189,7 @@ def do_more(
         MissedProgramError: It reads weights or checks something, and may write in ways that a run does not tell: behind
             a write to an input the program cannot be run instead, if a check fails.
     """
-    if tracer.has_made_constants or not _are_settled(checks):
+    if tracer.has_made_constants or not _are_settled(checks, tracer.root):
         return True
     seen: set[Any] = {check_equal, check_length, check_true, getattr, same_value, OrderedDict}
     asked = answers.asked
@@ -213,9 +221,9 @@ def _reads_weights(nodes: Sequence[Node], tracer: Tracer) -> bool:
     return [node._op for node in nodes].count("get_attr") != len(tracer.weight_nodes)
 
 
-def _are_settled(checks: Iterable[Node]) -> bool:
+def _are_settled(checks: Iterable[Node], root: nn.Module) -> bool:
     """Return whether checks of how many parts values have are all what listening would have recorded."""
-    return all(_may_be_settled(cast("Node", check._args[0])) for check in checks)
+    return all(_may_be_settled(cast("Node", check._args[0]), root) for check in checks)
 
 
 def _keeps_any(checks: Iterable[Node]) -> bool:
@@ -268,12 +276,12 @@ _READ_ANEW = frozenset({"dim", "ndim", "ndimension", "shape"})
 """Attributes and methods that are read anew in each run; others are constants of what is captured with examples."""
 
 
-def _may_be_settled(value: Node) -> bool:
+def _may_be_settled(value: Node, root: nn.Module) -> bool:
     """Return whether a check of how many parts a value has is what listening would have recorded.
 
-    The value is what a function or method of torch returns that returns several, or all sizes of a tensor.
+    The value is what a function, method or layer of torch returns that returns several, or all sizes of a tensor.
     """
-    if _is_shape(value):
+    if _is_shape(value) or parts_of_layer(value, root) is not None:
         return True
     is_call = value._op in {"call_function", "call_method"}
     if not is_call or value._target is operator.getitem:

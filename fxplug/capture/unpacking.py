@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-__all__ = ["PureCalls", "check_count", "note_writes"]
+__all__ = ["PureCalls", "check_count", "note_writes", "parts_of_layer"]
 
 _PAIRS = (nn.RNNBase, nn.LSTMCell, nn.MultiheadAttention)
 """Layers that always return two values."""
@@ -150,14 +150,27 @@ _WITHOUT_WRITES = 3
 """How many arguments a check has that is not told whether something was written before."""
 
 
-def _most_parts(node: Node, root: Module | None) -> int | None:
-    """Return how many parts a value can have at most, None where that is open."""
+def parts_of_layer(node: Node, root: Module | None) -> int | None:
+    """Return how many parts what a layer of torch returns always has, or a part of it; None for other values.
+
+    Args:
+        node: Of a program.
+        root: What its paths refer to.
+    """
     target: Any = node.target
     if node.op == "call_module":
         return 2 if _gives_pair(module_at(root, str(target))) else None
     if target is operator.getitem and isinstance(whole := node.args[0], Node) and whole.op == "call_module":
-        is_state = node.args[1] == 1 and type(module_at(root, str(whole.target))) is nn.LSTM
-        return 2 if is_state else None
+        layer = module_at(root, str(whole.target))
+        return 2 if node.args[1] == 1 and type(layer) is nn.LSTM and _gives_pair(layer) else None
+    return None
+
+
+def _most_parts(node: Node, root: Module | None) -> int | None:
+    """Return how many parts a value can have at most, None where that is open."""
+    if (count := parts_of_layer(node, root)) is not None:
+        return count
+    target: Any = node.target
     if node.op not in {"call_function", "call_method"} or target is getattr:
         return None
     # The kind last: it may hang on all that was recorded before.

@@ -122,7 +122,7 @@ def compute_alone(modules: Iterable[nn.Module]) -> bool:
             classes[kind] = _traits_of_layer(module)
         known = classes[kind]
         own = module.__dict__
-        if known is None:
+        if known is None or (known is _CALLING and not _calls_layers_alone(module)):
             return False
         # What a forward of a program does with its buffers is recorded.
         if own["training"] and known is not _OF_PROGRAM and _minds_training(own, known):
@@ -134,6 +134,28 @@ def compute_alone(modules: Iterable[nn.Module]) -> bool:
 
 
 _WEIGHTS = frozenset({nn.Parameter, type(None)})
+_CALLING: _Traits = (None, True)
+"""Of layers of torch that call what they hold."""
+_CALLERS = frozenset(
+    {
+        *(nn.MultiheadAttention, nn.Transformer, nn.TransformerDecoder, nn.TransformerDecoderLayer),
+        *(nn.TransformerEncoder, nn.TransformerEncoderLayer),
+    }
+)
+
+
+def _calls_layers_alone(module: nn.Module) -> bool:
+    """Return whether a layer that calls what it holds, calls layers and functions of torch and nothing else."""
+    for part in module.modules():
+        kind = type(part)
+        if not str(kind.__module__).startswith("torch.nn.modules.") or effects.target_entry(kind) is not None:
+            return False
+        others = [value for value in vars(part).values() if callable(value)]
+        if any(value is not nn.functional.relu and value is not nn.functional.gelu for value in others):
+            return False
+    return True
+
+
 _OF_PROGRAM: _Traits = (None, False)
 """Of modules whose forwards are not torch's, and of those that call what they hold."""
 
@@ -144,6 +166,8 @@ def _traits_of_layer(module: nn.Module) -> _Traits | None:
     is_torchs = str(kind.__module__).startswith("torch.nn.modules.")
     if not is_torchs or issubclass(kind, (nn.Sequential, nn.ModuleList, nn.ModuleDict)):
         return _OF_PROGRAM
+    if kind in _CALLERS:
+        return _CALLING
     held = vars(module)
     return None if held["_modules"] or any(map(callable, held.values())) else _traits_of_calls(kind)
 

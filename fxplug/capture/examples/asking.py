@@ -15,6 +15,7 @@ from fxplug.capture.examples.parts import nodes_in, numbers_in
 from fxplug.capture.sessions import active
 from fxplug.capture.sources import place_in_program
 from fxplug.capture.tracer import Tracer
+from fxplug.capture.unpacking import parts_of_layer
 from fxplug.errors import TraceError
 from fxplug.ir import Node
 from fxplug.semantics.checks import check_equal, check_length, check_true, same_value
@@ -256,7 +257,7 @@ class Answerer(Tracer):
         self.create_node("call_function", check_equal, (node, value, str(said), *self._rerun()), {})
 
     def _fix_length(self, node: Node, length: int) -> None:
-        if node in self._constant:
+        if node in self._constant or parts_of_layer(node, self.root) == length:
             return
         said = guard_of(node, f"len({expression(node, INSIDE)}) == {length}")
         self._create_call(check_length, (node, length, str(said), *self._rerun()), [node])
