@@ -51,6 +51,8 @@ class Reads(NamedTuple):
     """Names, as those of what is found, of classes for which it asks with ``isinstance``."""
     needs_examples: bool = False
     """Whether it does with values what only a run on examples tells: compares them with None, or goes through them."""
+    hands_on: bool = False
+    """Whether it does more with its object, or with what is in it, than to read attributes and to call."""
 
     @property
     def goes_into_values(self) -> bool:
@@ -136,7 +138,7 @@ _TAKEN_FROM_BELOW = {
         ("LOAD_ATTR", "LOAD_METHOD", "UNARY_INVERT", "UNARY_NEGATIVE", "UNARY_NOT", "UNARY_POSITIVE"), 1
     ),
     **dict.fromkeys(("FORMAT_VALUE", "GET_ITER", "LIST_TO_TUPLE"), 2),
-    **dict.fromkeys(("LOAD_CONST", "LOAD_FAST", "LOAD_GLOBAL", "PUSH_NULL"), 0),
+    **dict.fromkeys(("LOAD_CONST", "LOAD_DEREF", "LOAD_FAST", "LOAD_GLOBAL", "PUSH_NULL"), 0),
 }
 """How many values an instruction takes from the stack at most."""
 _TAKEN_AS_SAID = {
@@ -205,7 +207,7 @@ def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads |
     """
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     is_open = is_inner or (code.co_freevars in {(), _OF_CLASS} and not code.co_flags & _SUSPENDED)
-    if not is_open or getattr(code, "co_exceptiontable", b"") or own in code.co_cellvars:
+    if not is_open or getattr(code, "co_exceptiontable", b""):
         return None
     if not code.co_argcount and code.co_flags & inspect.CO_VARARGS:
         return None  # Its object may be among the others.
@@ -220,8 +222,14 @@ def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads |
         reader.needs_examples = True
     if not all(map(reader.take, entries)):
         return None
-    parts = [_read(one, None, is_inner=True) if one.co_name in _COMPREHENSIONS else None for one in inner]
-    return reader.reads([part for part in parts if part is not None]) if all(parts) else None
+    parts: list[Reads] = []
+    for one in inner:
+        name = own if own in one.co_freevars else None
+        part = _read(one, name, is_inner=True) if one.co_name in _COMPREHENSIONS else None
+        if part is None:
+            return None
+        parts.append(part)
+    return reader.reads(parts)
 
 
 _COMPREHENSIONS = frozenset({"<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"})
@@ -293,6 +301,7 @@ class _Reader:
         self._gives_pairs = False
         """Whether what is gone through are pairs of names and elements."""
         self.needs_examples = False
+        self._hands_on = False
         self._chain: tuple[str, ...] = ()
         """Names of a global, and of attributes of it in one another."""
         self._found: dict[tuple[str, ...], None] = {}
@@ -311,18 +320,35 @@ class _Reader:
         for source, element in self._loops:
             # With elements of which more is done than that they are called, they are to be constants, and no modules.
             is_of_modules = element and element not in self._variables
-            (self._looped if is_of_modules else self._used).add(source)
+            is_own = not source or source.endswith("()")
+            (self._looped if is_of_modules or is_own else self._used).add(source)
             self.needs_examples |= not is_of_modules
+            self._hands_on |= is_own and not is_of_modules
         for part in inner:
-            self._found.update(dict.fromkeys(part.found))
-            self._classes.update(dict.fromkeys(part.classes))
-            self._methods |= part.methods
-            self._attributes |= part.attributes
+            self._take_over(part)
         called, tested, used = frozenset(self._called), frozenset(self._tested), frozenset(self._used)
         of_values = frozenset(self._looped), frozenset(self._methods), frozenset(self._attributes)
         more = frozenset(self._inherited), frozenset(self._optional), self._takes_apart
-        rest = *of_values, *more, tuple(self._classes), self.needs_examples
+        rest = *of_values, *more, tuple(self._classes), self.needs_examples, self._hands_on
         return Reads(called, tested, used, tuple(self._found), *rest)
+
+    def _take_over(self, part: Reads) -> None:
+        """Note what a function in this one reads."""
+        self._found.update(dict.fromkeys(part.found))
+        self._classes.update(dict.fromkeys(part.classes))
+        for known, more in (
+            (self._called, part.called),
+            (self._tested, part.tested),
+            (self._used, part.used),
+            (self._looped, part.looped),
+            (self._methods, part.methods),
+            (self._attributes, part.attributes),
+            (self._inherited, part.inherited),
+            (self._optional, part.optional),
+        ):
+            known.update(more)
+        self._takes_apart |= part.takes_apart
+        self._hands_on |= part.hands_on
 
     def take(self, entry: dis.Instruction) -> bool:
         """Follow an instruction; return whether it is one of a plain function."""
@@ -342,7 +368,8 @@ class _Reader:
         if name in _WITHOUT_EFFECT:
             return True
         if top == "self" and name not in {"GET_ITER", "LOAD_ATTR", "LOAD_METHOD"}:
-            return False  # It hands itself on.
+            self._hands_on = self.needs_examples = True
+            return self._follow(entry, "")
         return self._go_on(entry, top) or self._follow(entry, top)
 
     def _go_on(self, entry: dis.Instruction, top: str) -> bool:
@@ -397,12 +424,19 @@ class _Reader:
         if entry.is_jump_target:
             return False
         if top == "index":
+            if name != "BINARY_SUBSCR":  # The index is computed.
+                self._used.add(self._name)
+                return self._follow(entry, "")
             self._loops.append((self._name, _ANY_ELEMENT))
             self._above.append(0)
-            return name == "BINARY_SUBSCR"
+            return True
         if top in {"modules", "items"}:  # The method was read, and is called.
+            if name != "GET_ITER" and not (name in {"CALL", "CALL_METHOD"} and entry.arg == 0):
+                self._looped.add(self._source)
+                self._hands_on = self.needs_examples = True
+                return self._follow(entry, "")
             self._top, self._gives_pairs = "iterator" if name == "GET_ITER" else top, top == "items"
-            return name == "GET_ITER" or (name in {"CALL", "CALL_METHOD"} and entry.arg == 0)
+            return True
         if top == "pair":
             self._top = "key"
             return name == "UNPACK_SEQUENCE" and entry.arg == _OF_PAIR

@@ -37,6 +37,7 @@ from fxplug.capture.plain_holdings import (
     found_in,
     gives_modules,
     holds_constants,
+    holds_module,
     holds_value,
     in_class,
     is_absent,
@@ -81,6 +82,10 @@ class PlainPart(NamedTuple):
     """Those of the names that lead to lists and dicts."""
     needs_examples: bool
     """Whether it is plain in a program that is run on examples, and only there."""
+    of_values: frozenset[str]
+    """Names of methods and attributes of values that it calls and reads."""
+    handles_modules: bool
+    """Whether modules may be among these values."""
 
 
 def plain_parts(
@@ -148,7 +153,7 @@ def _plain_part(
         return None
     more = [(helper, False) for helper in helpers]
     if any((reads.called, reads.tested, reads.used, reads.looped, reads.inherited, reads.optional)):
-        methods = None if owner is None else _methods_called(owner, reads)
+        methods = None if owner is None else _methods_called(owner, reads, on_examples=on_examples)
         if methods is None:
             return None
         methods += [_inherited(function, type(owner), name) for name in reads.inherited]
@@ -159,7 +164,8 @@ def _plain_part(
     containers = frozenset(name for name in values if type(held.get(name)) in CONTAINERS)
     if containers and not on_examples:
         return None
-    rest = is_method, containers, reads.needs_examples
+    handles_modules = reads.hands_on or (is_method and _handles_modules(owner, reads))
+    rest = is_method, containers, reads.needs_examples, reads.methods | reads.attributes, handles_modules
     return PlainPart(function, code, called, values, live, answers, *rest), more
 
 
@@ -215,7 +221,7 @@ def holds_the_same(module: nn.Module, parts: Iterable[PlainPart]) -> bool:
     """
     held = module.__dict__
     own, modules = held.get, held["_modules"]
-    for function, code, called, values, _, answers, is_method, containers, _ in parts:
+    for function, code, called, values, _, answers, is_method, containers, *_ in parts:
         if answers and _answers(code, function.__globals__, module if is_method else None) != answers:
             return False
         for name in called:
@@ -355,7 +361,15 @@ def function_may_stay(value: Any) -> bool:
 _FILES_OF_FUNCTIONS = (str(torch.nn.functional.__file__), str(torch.functional.__file__))
 
 
-def _methods_called(receiver: nn.Module, reads: Reads) -> list[Any] | None:
+def _handles_modules(receiver: nn.Module, reads: Reads) -> bool:
+    """Return whether a method does more with modules that its object holds than to call them one after the other."""
+    modules = receiver.__dict__["_modules"]
+    return any(modules.get(name) is not None for name in reads.used) or not all(
+        gives_modules(receiver, name) for name in reads.looped
+    )
+
+
+def _methods_called(receiver: nn.Module, reads: Reads, *, on_examples: bool) -> list[Any] | None:
     """Return the methods that a function calls of its object; None where it finds something that leads to others."""
     held = receiver.__dict__
     modules = held["_modules"]
@@ -368,12 +382,14 @@ def _methods_called(receiver: nn.Module, reads: Reads) -> list[Any] | None:
             methods.append(value)
         elif (module := modules.get(name)) is not None and not is_quiet(module):
             return None
-    if not all(gives_modules(receiver, name) for name in reads.looped):
-        return None
+    for name in reads.looped:
+        if not (gives_modules(receiver, name) or (on_examples and holds_module(receiver, name))):
+            return None
     if not all(is_absent(receiver, name) or holds_value(receiver, name) for name in reads.optional):
         return None
     for name in (*reads.tested, *reads.used):
-        if not is_harmless(receiver, name, may_be_module=name not in reads.used):
+        may_be_module = name not in reads.used or (on_examples and "." not in name)
+        if not is_harmless(receiver, name, may_be_module=may_be_module):
             return None
     return methods
 

@@ -24,6 +24,7 @@ __all__ = [
     "found_in",
     "gives_modules",
     "holds_constants",
+    "holds_module",
     "holds_value",
     "in_class",
     "is_absent",
@@ -206,6 +207,14 @@ def gives_modules(receiver: nn.Module, name: str) -> bool:
         and iterates_as_torch(kind)
         and is_written_in(kind.__getitem__, _LAYERS_OF_TORCH)
     )
+
+
+def holds_module(receiver: nn.Module, name: str) -> bool:
+    """Return whether Python finds a module as an attribute of another one, and nothing else may run for it."""
+    held = receiver.__dict__
+    found = held["_modules"].get(name)
+    is_hidden = name in held or in_class(type(receiver), name) is not ABSENT
+    return found is not None and not is_hidden and is_quiet(found)
 
 
 ABSENT, _OF_LIBRARY = object(), object()

@@ -11,6 +11,7 @@ from torch import nn
 from fxplug.capture.hazards import scan_of
 from fxplug.capture.plain_functions import PlainPart, holds_the_same, layout_of, plain_parts
 from fxplug.capture.plain_holdings import CONTAINERS, is_base_as_written, is_layer_as_written
+from fxplug.capture.plain_modules import may_be_values, tables_of_containers
 from fxplug.semantics.internals import global_hook_tables, is_run_as_written
 
 if TYPE_CHECKING:
@@ -88,19 +89,28 @@ def plain_program(
             parts = known.get(layout)
             if parts is not None and holds_the_same(module, parts):
                 continue
-            is_switched = kind.train is not nn.Module.train or kind.eval is not nn.Module.eval
-            parts = None if is_switched else find(kind.forward, module)
-            if parts is None or any(is_remarkable(part.live) for part in parts):
+            parts = None if _is_switched(kind) else find(kind.forward, module)
+            if parts is None:
                 return None
             known[layout] = parts
             found += parts
-            if any("training" in part.values or "training" in part.code.co_names for part in parts):
-                asking.add(kind)
+            asking.update([kind] if _reads_training(parts) else ())
     except KeyError:  # A module lacks a table that every module has.
         return None
+    if any(is_remarkable(part.live) for part in found) or not may_be_values(modules, found, find):
+        return None
     codes = set[int]().union(*[scan_of(part.code).codes for part in found])
-    on_them = _on_examples(modules, found) if on_examples else (False, False, [])
-    return PlainProgram(codes, found, frozenset(asking), *on_them)
+    return PlainProgram(codes, found, frozenset(asking), *_on_examples(modules, found if on_examples else []))
+
+
+def _is_switched(kind: type[nn.Module]) -> bool:
+    """Return whether a class has methods of its own by which its modules are switched to training, and from it."""
+    return kind.train is not nn.Module.train or kind.eval is not nn.Module.eval
+
+
+def _reads_training(parts: Iterable[PlainPart]) -> bool:
+    """Return whether functions may read whether modules are trained."""
+    return any("training" in part.values or "training" in part.code.co_names for part in parts)
 
 
 def _on_examples(
@@ -116,12 +126,14 @@ def _on_examples(
     )
 
 
-def _containers_in(modules: Iterable[nn.Module], parts: Iterable[PlainPart]) -> Iterator[Any]:
-    """Yield the lists and dicts that functions read off modules."""
+def _containers_in(modules: Iterable[nn.Module], parts: list[PlainPart]) -> Iterator[Any]:
+    """Yield the lists and dicts that functions read off modules, and the tables of containers that they handle."""
     names = frozenset[str]().union(*(part.containers for part in parts))
     for module in modules if names else ():
         held = module.__dict__
         yield from (held[name] for name in names if type(held.get(name)) in CONTAINERS)
+    if any(part.handles_modules for part in parts):
+        yield from tables_of_containers(modules)
 
 
 def put_back(containers: Iterable[tuple[Any, Any]]) -> None:
@@ -136,7 +148,7 @@ def put_back(containers: Iterable[tuple[Any, Any]]) -> None:
     changed = [(value, before) for value, before in containers if not _is_like(value, before)]
     for value, before in changed:
         value.clear()
-        (value.update if type(value) is dict else value.extend)(before)
+        (value.extend if isinstance(value, list) else value.update)(before)
     if changed:
         raise MissedProgramError
 
@@ -145,4 +157,4 @@ def _is_like(value: Any, other: Any) -> bool:
     """Return whether two lists or dicts hold the same objects in the same order."""
     pairs = zip(value, other, strict=False)
     is_same = len(value) == len(other) and all(one is another for one, another in pairs)
-    return is_same and (type(value) is list or all(map(is_, value.values(), other.values())))
+    return is_same and (isinstance(value, list) or all(map(is_, value.values(), other.values())))

@@ -1431,6 +1431,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         prefix = self._paths.get(id(module))
         if prefix is None:
             return False  # A module that the program makes for itself.
+        if self._is_plain:  # A container of modules was told to.
+            raise MissedProgramError
         if name == "__class__":
             self.refuse_class(prefix, module, value)
         path = f"{prefix}.{name}" if prefix else name

@@ -114,7 +114,7 @@ class Doubling(nn.TransformerEncoderLayer):
         super().__init__(8, 2, 16, batch_first=True)
         self.calls = 0
 
-    def forward(self, src, src_mask=None, src_key_padding_mask=None, is_causal=False):  # noqa: FBT002 - as torch has it
+    def forward(self, src, src_mask=None, src_key_padding_mask=None, is_causal=False):
         self.calls += 1
         return src * 2
 
