@@ -32,7 +32,7 @@ from fxplug.capture.plain_programs import MissedProgramError
 from fxplug.ir import Node
 from fxplug.ir.guards import Guard
 from fxplug.ir.node import ERASED
-from fxplug.semantics.checks import check_equal, check_true, same_value
+from fxplug.semantics.checks import check_equal, check_true, same_value, the_same
 from fxplug.semantics.random_state import kept_random_state
 
 if TYPE_CHECKING:
@@ -375,7 +375,8 @@ class PlainAnswers:
             op, target = node._op, node._target
             # As in `PureCalls.has`, written out: each node of a network is asked about.
             is_known = target in layers if op == "call_module" else id(target) in quiet and not node._kwargs
-            if not (is_known or op in _COMPUTING_NOTHING or target in _OF_MATH or pure.has(node)):
+            is_known = is_known or op in _COMPUTING_NOTHING or target in _OF_MATH or target is the_same
+            if not (is_known or pure.has(node)):
                 is_layer = op == "call_module" and target in pure.writing
                 if not (is_layer or writes_in_place(node, self._program)):
                     raise MissedProgramError

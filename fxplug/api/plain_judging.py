@@ -19,7 +19,14 @@ from fxplug.capture.examples.guarding import expression, guard_at
 from fxplug.capture.plain_functions import function_may_stay, method_may_stay
 from fxplug.capture.unpacking import parts_of_layer
 from fxplug.ir import Node, effects, writes
-from fxplug.semantics.checks import check_equal, check_length, check_true, same_value
+from fxplug.semantics.checks import (
+    check_equal,
+    check_length,
+    check_true,
+    check_unchanged,
+    same_value,
+    the_same,
+)
 from fxplug.semantics.kinds import count_of_results, tells_of_tensor
 from fxplug.semantics.libraries import what_does
 
@@ -191,7 +198,7 @@ def do_more(
     """
     if tracer.has_made_constants or not _are_settled(checks, tracer.root):
         return True
-    seen: set[Any] = {check_equal, check_length, check_true, getattr, same_value, OrderedDict}
+    seen: set[Any] = {*_SETTLED}
     asked = answers.asked
     for node in nodes:
         op, target = node._op, node._target
@@ -209,6 +216,19 @@ def do_more(
     if answers.has_checks or _reads_weights(nodes, tracer) or _keeps_any(checks):
         answers.note_writes(tracer)
     return asks and _makes_ranks_of_sizes(nodes)
+
+
+_SETTLED = (
+    check_equal,
+    check_length,
+    check_true,
+    check_unchanged,
+    getattr,
+    same_value,
+    the_same,
+    OrderedDict,
+)
+"""What a graph may call besides what is looked at: where a function changes a list that it is given, the run fails."""
 
 
 def _is_only_asked(node: Node, asked: Collection[Node]) -> bool:
