@@ -19,7 +19,7 @@ from fxplug.capture.hazards import OF_SEQUENCES, scan_of
 from fxplug.capture.world import modes_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
 __all__ = ["ATTRIBUTES_OF_TENSORS", "OF_CONTAINERS", "Reads", "reads_of", "reads_of_function"]
 
@@ -51,13 +51,27 @@ class Reads(NamedTuple):
     """Names, as those of what is found, of classes for which it asks with ``isinstance``."""
     needs_examples: bool = False
     """Whether it does with values what only a run on examples tells: compares them with None, or goes through them."""
+    delegated: frozenset[tuple[str, str]] = frozenset()
+    """Names of its object, and of methods of the values under them that it calls."""
     hands_on: bool = False
     """Whether it does more with its object, or with what is in it, than to read attributes and to call."""
 
     @property
     def goes_into_values(self) -> bool:
         """Whether code may run that values bring along: that of what their methods are, or of their elements."""
-        return self.takes_apart or bool(self.looped or self.methods or self.attributes or self.inherited)
+        more = self.methods or self.attributes or self.inherited or self.delegated
+        return self.takes_apart or bool(self.looped or more)
+
+    def with_values(self, names: Collection[tuple[str, str]]) -> Reads:
+        """Return the same, with methods called of values under some names of its object that are no modules.
+
+        Args:
+            names: Some of `delegated`.
+        """
+        return self._replace(
+            used=self.used.union(held for held, _ in names),
+            methods=self.methods.union(method for _, method in names),
+        )
 
 
 _HARMLESS = frozenset(
@@ -286,6 +300,7 @@ class _Reader:
         self._methods: set[str] = set()
         self._attributes: set[str] = set()
         self._inherited: set[str] = set()
+        self._delegated: set[tuple[str, str]] = set()
         self._optional: set[str] = set()
         self._takes_apart = False
         self._elements: set[str] = set()
@@ -329,8 +344,10 @@ class _Reader:
         called, tested, used = frozenset(self._called), frozenset(self._tested), frozenset(self._used)
         of_values = frozenset(self._looped), frozenset(self._methods), frozenset(self._attributes)
         more = frozenset(self._inherited), frozenset(self._optional), self._takes_apart
-        rest = *of_values, *more, tuple(self._classes), self.needs_examples, self._hands_on
-        return Reads(called, tested, used, tuple(self._found), *rest)
+        rest = *of_values, *more, tuple(self._classes), self.needs_examples
+        return Reads(
+            called, tested, used, tuple(self._found), *rest, frozenset(self._delegated), self._hands_on
+        )
 
     def _take_over(self, part: Reads) -> None:
         """Note what a function in this one reads."""
@@ -347,6 +364,7 @@ class _Reader:
             (self._optional, part.optional),
         ):
             known.update(more)
+        self._delegated |= part.delegated
         self._takes_apart |= part.takes_apart
         self._hands_on |= part.hands_on
 
@@ -395,6 +413,10 @@ class _Reader:
             self._name += f".{entry.argval}"
             self._takes_apart = True
             return True
+        if top == "held" and self._is_method_of(entry):
+            self._delegated.add((self._name, str(entry.argval)))
+            self._top = ""
+            return True
         if top == "held":
             self._note_use(
                 is_used=not (name == "TO_BOOL" or name.startswith("POP_JUMP") or _loads_none(entry))
@@ -402,6 +424,11 @@ class _Reader:
         elif top == "held, None":
             self._note_use(is_used=name != "IS_OP")
         return False
+
+    def _is_method_of(self, entry: dis.Instruction) -> bool:
+        """Return whether a method is read off an attribute of the object, to be called."""
+        is_method = entry.opname == "LOAD_METHOD" or (entry.opname == "LOAD_ATTR" and _is_method(entry))
+        return is_method and not entry.argval.startswith("__")
 
     def _is_of_module(self, entry: dis.Instruction) -> bool:
         """Return whether an attribute is read off an attribute of the object that is none of tensors."""

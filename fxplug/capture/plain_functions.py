@@ -43,6 +43,7 @@ from fxplug.capture.plain_holdings import (
     is_absent,
     is_constant,
     is_harmless,
+    is_layer_of_torch,
     is_library_class,
     is_member,
     is_of_torch,
@@ -57,7 +58,7 @@ from fxplug.semantics.kinds import TENSOR_METHODS
 from fxplug.semantics.libraries import what_does
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
 __all__ = ["PlainPart", "function_may_stay", "holds_the_same", "layout_of", "method_may_stay", "plain_parts"]
 
@@ -86,6 +87,8 @@ class PlainPart(NamedTuple):
     """Names of methods and attributes of values that it calls and reads."""
     handles_modules: bool
     """Whether modules may be among these values."""
+    is_inner: bool
+    """Whether its object is a module inside of the one that is called."""
 
 
 def plain_parts(
@@ -112,17 +115,16 @@ def plain_parts(
     if receiver is not None and not is_quiet(receiver):
         return None
     found: list[PlainPart] = []
-    waiting: list[tuple[Any, bool]] = [(getattr(function, "__func__", function), receiver is not None)]
-    seen: set[tuple[int, bool]] = set()
+    waiting: list[tuple[Any, Any]] = [(getattr(function, "__func__", function), receiver)]
+    seen: set[tuple[int, int]] = set()
     while waiting:
-        current, is_method = waiting.pop()
+        current, owner = waiting.pop()
         if type(current) is not FunctionType:
             return None
-        key = id(current), is_method  # Not its code: another function may have that, and other defaults.
+        key = id(current), id(owner)  # Not its code: another function may have that, and other defaults.
         if key in seen:
             continue
         seen.add(key)
-        owner = receiver if is_method else None
         code = code_of(current)
         if code.co_filename == FILE_OF_CONTAINERS and iterates_as_torch(type(owner)):
             continue  # It calls modules, and nothing else.
@@ -131,14 +133,17 @@ def plain_parts(
             return None
         part, more = plain
         waiting += more
-        found.append(part)
+        is_inner = owner is not None and owner is not receiver
+        if is_inner and "training" in {*part.values, *code.co_names}:
+            return None  # Of which module it reads it is not told.
+        found.append(part._replace(is_inner=True) if is_inner else part)
     return found
 
 
 def _plain_part(
     function: FunctionType, code: CodeType, owner: Any, *, with_methods: bool, on_examples: bool
-) -> tuple[PlainPart, list[tuple[Any, bool]]] | None:
-    """Return a plain function or method, and what it calls: functions, and whether they are methods of its object."""
+) -> tuple[PlainPart, list[tuple[Any, Any]]] | None:
+    """Return a plain function or method, and what it calls: functions, and of which objects these are methods."""
     # Where other code runs, too, that may change what the answers hang on.
     answers = _answers(code, function.__globals__, owner) if with_methods else ()
     live = live_code(code, answers)
@@ -146,18 +151,20 @@ def _plain_part(
     reads = _reads(live, owner, is_function=on_examples and not is_method)
     if reads is None or (reads.needs_examples and not on_examples):
         return None
+    inner = [] if owner is None or not on_examples else _methods_of_inner(owner, reads.delegated)
+    reads = reads.with_values(reads.delegated - {names for names, _, _ in inner})
     helpers = _found_by(function, live, reads, with_math=with_methods)
     if helpers is None or (helpers and not on_examples):
         return None
     if reads.goes_into_values and not (with_methods and _computes_with_values(reads, any_method=on_examples)):
         return None
-    more = [(helper, False) for helper in helpers]
+    more = [*((helper, None) for helper in helpers), *((method, module) for _, method, module in inner)]
     if any((reads.called, reads.tested, reads.used, reads.looped, reads.inherited, reads.optional)):
         methods = None if owner is None else _methods_called(owner, reads, on_examples=on_examples)
         if methods is None:
             return None
         methods += [_inherited(function, type(owner), name) for name in reads.inherited]
-        more += [(method, True) for method in methods]
+        more += [(method, owner) for method in methods]
     called = reads.called | reads.looped
     values = reads.tested | reads.used | reads.optional
     held = {} if owner is None else owner.__dict__
@@ -165,8 +172,30 @@ def _plain_part(
     if containers and not on_examples:
         return None
     handles_modules = reads.hands_on or (is_method and _handles_modules(owner, reads))
-    rest = is_method, containers, reads.needs_examples, reads.methods | reads.attributes, handles_modules
+    of_values = reads.methods | reads.attributes, handles_modules, False
+    rest = is_method, containers, reads.needs_examples or bool(inner), *of_values
     return PlainPart(function, code, called, values, live, answers, *rest), more
+
+
+def _methods_of_inner(
+    owner: nn.Module, names: Iterable[tuple[str, str]]
+) -> list[tuple[tuple[str, str], FunctionType, nn.Module]]:
+    """Return the methods of modules inside of another one that are of classes of a program, as Python finds them.
+
+    Args:
+        owner: The other one.
+        names: Of the modules in it, and of the methods.
+
+    Returns:
+        Those of the names that lead to such methods, with the method and its module.
+    """
+    found: list[tuple[tuple[str, str], FunctionType, nn.Module]] = []
+    for held, name in names:
+        module = owner.__dict__["_modules"].get(held) if holds_module(owner, held) else None
+        method = None if module is None or name in module.__dict__ else in_class(type(module), name)
+        if module is not None and type(method) is FunctionType:
+            found.append(((held, name), method, module))
+    return found
 
 
 def _reads(code: CodeType, owner: Any, *, is_function: bool) -> Reads | None:
@@ -214,13 +243,15 @@ def layout_of(module: nn.Module) -> tuple[Any, ...]:
     return (type(module), *modules, *map(type, modules.values()))
 
 
-def holds_the_same(module: nn.Module, parts: Iterable[PlainPart]) -> bool:
+def holds_the_same(module: nn.Module, parts: Collection[PlainPart]) -> bool:
     """Return whether functions that are plain for a module of the same layout are so for another one.
 
     Nothing of its own hides what they call, and the other values that they read are constants.
     """
     held = module.__dict__
     own, modules = held.get, held["_modules"]
+    if any(part.is_inner for part in parts):
+        return False  # They are looked at for each.
     for function, code, called, values, _, answers, is_method, containers, *_ in parts:
         if answers and _answers(code, function.__globals__, module if is_method else None) != answers:
             return False
@@ -295,7 +326,7 @@ def _is_settled_class(namespace: dict[str, Any], chain: tuple[str, ...]) -> bool
     """Return whether names lead to a class, and to ask whether something is of it runs nothing of a program."""
     single = namespace.get(chain[0], vars(builtins).get(chain[0])) if len(chain) == 1 else None
     value = _resolved(namespace, chain, with_math=False) if len(chain) > 1 else single
-    return any(value is one for one in _CLASSES)
+    return any(value is one for one in _CLASSES) or (type(value) is type and is_layer_of_torch(value))
 
 
 _CLASSES = (list, tuple, dict, int, float, bool, str, torch.Tensor)

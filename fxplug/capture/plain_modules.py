@@ -7,15 +7,16 @@ it by a name that the program uses for what it handles.
 from __future__ import annotations
 
 import dis
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from fxplug.capture.bytecode import read_once
 from fxplug.capture.plain_holdings import is_harmless, is_library_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from fxplug.capture.plain_functions import PlainPart
 
@@ -24,35 +25,33 @@ __all__ = ["may_be_values", "tables_of_containers"]
 _CONTAINERS = (nn.ModuleDict, nn.ModuleList, nn.Sequential)
 _OF_LISTS = frozenset({"append", "clear", "extend", "insert", "items", "keys", "pop", "update", "values"})
 """Methods that lists and dicts have, too. They change nothing but the table of a container, which is looked at."""
-_NAMING = ("__repr__", "_get_name", "extra_repr")
+_NAMING = frozenset({"__repr__", "_get_name", "extra_repr"})
 """What runs where a text is made of a module."""
 
 
-def may_be_values(
-    modules: Collection[nn.Module],
-    parts: Collection[PlainPart],
-    find: Callable[[Any, nn.Module], list[PlainPart] | None],
-) -> bool:
+def may_be_values(modules: Collection[nn.Module], parts: Collection[PlainPart]) -> bool:
     """Return whether the functions of a program, if they handle its modules, run and read nothing that nobody hears of.
 
     Args:
         modules: Those of the program.
         parts: Its functions.
-        find: Returns the plain functions that run where a method of a module is called, None for others.
     """
     if not any(part.handles_modules for part in parts):
         return True
     names = frozenset[str]().union(*(part.of_values for part in parts))
-    known: dict[type, list[tuple[str, Any]]] = {}
+    takes_slices = any(_takes_slices(part.code) for part in parts)
+    known: dict[type, list[Any]] = {}
     for module in modules:
-        if not names.isdisjoint(module.__dict__):
+        if not names.isdisjoint(module.__dict__) or not _NAMING.isdisjoint(module.__dict__):
             return False
         kind = type(module)
         if kind not in known:
             if not all(_has_none(base, names) for base in kind.__mro__):
                 return False
+            if takes_slices and _is_made_otherwise(kind):
+                return False
             known[kind] = _naming_methods(kind)
-        if known[kind] and not _is_named_plainly(module, known[kind], find):
+        if not all(_makes_text(method, module) for method in known[kind]):
             return False
     return True
 
@@ -64,38 +63,41 @@ def _has_none(kind: type, names: frozenset[str]) -> bool:
     return (names - _OF_LISTS if kind in _CONTAINERS else names).isdisjoint(kind.__dict__)
 
 
-def _naming_methods(kind: type) -> list[tuple[str, Any]]:
-    """Return name and value of what classes of a program have for making texts of their modules."""
+# -- slices of containers, which are new containers
+
+
+@read_once
+def _takes_slices(code: CodeType) -> bool:
+    """Return whether a function, or one in it, may take slices."""
+    if any(entry.opname in {"BINARY_SLICE", "BUILD_SLICE"} for entry in dis.get_instructions(code)):
+        return True
+    constants = code.co_consts
+    return any(type(one) is slice or (isinstance(one, CodeType) and _takes_slices(one)) for one in constants)
+
+
+def _is_made_otherwise(kind: type) -> bool:
+    """Return whether code of a program runs where a container of a class is made, and where it goes."""
     own = [base.__dict__ for base in kind.__mro__ if not (base is object or is_library_class(base))]
-    return [(name, held[name]) for held in own for name in _NAMING if name in held]
+    is_container = issubclass(kind, _CONTAINERS)
+    return is_container and any(not {"__init__", "__new__", "__del__"}.isdisjoint(held) for held in own)
 
 
-def _is_named_plainly(
-    module: nn.Module,
-    methods: Iterable[tuple[str, Any]],
-    find: Callable[[Any, nn.Module], list[PlainPart] | None],
-) -> bool:
-    """Return whether methods make the text of a module by plain code."""
-    return all(
-        _makes_text(method, module) if name == "__repr__" else _is_plain(find(method, module))
-        for name, method in methods
-    )
+# -- texts of modules
 
 
-def _is_plain(parts: list[PlainPart] | None) -> bool:
-    """Return whether functions are plain, and do not say whether a module is trained."""
-    return parts is not None and all("training" not in part.code.co_names for part in parts)
+def _naming_methods(kind: type) -> list[Any]:
+    """Return what classes of a program have for making texts of their modules."""
+    own = [base.__dict__ for base in kind.__mro__ if not (base is object or is_library_class(base))]
+    return [held[name] for held in own for name in _NAMING if name in held]
 
 
 def _makes_text(method: Any, module: nn.Module) -> bool:
-    """Return whether a method puts together a text of what a module holds, and does nothing else."""
-    if type(method) is not FunctionType or method.__code__.co_freevars:
+    """Return whether a method puts together a text of constants that a module holds, and does nothing else."""
+    if type(method) is not FunctionType or method.__code__.co_freevars or not method.__code__.co_argcount:
         return False
     entries = [entry for entry in dis.get_instructions(method) if entry.opname not in _WITHOUT_EFFECT]
-    return all(
-        _is_of_text(entry, before, module, method)
-        for before, entry in zip([None, *entries], entries, strict=False)
-    )
+    pairs = zip([None, *entries], entries, strict=False)
+    return all(_is_of_text(entry, before, module, method) for before, entry in pairs)
 
 
 def _is_of_text(
@@ -104,27 +106,23 @@ def _is_of_text(
     name, said = entry.opname, entry.argval
     if name == "LOAD_GLOBAL":
         return said in _TEXTS and said not in method.__globals__
-    if name != "LOAD_ATTR":
-        return name in _OF_TEXTS and (name != "LOAD_FAST" or said == method.__code__.co_varnames[0])
-    if before is not None and before.opname == "LOAD_FAST" and said != "training":
-        return said == "__class__" or is_harmless(module, said, may_be_module=True)
-    return said == "__name__" and before is not None and before.argval == "__class__"
+    if name == "LOAD_FAST":
+        return said == method.__code__.co_varnames[0]
+    if name != "LOAD_ATTR" or before is None:
+        return name in _OF_TEXTS
+    if before.opname == "LOAD_FAST":
+        is_known = said != "training" and is_harmless(module, said, may_be_module=False)
+        return said == "__class__" or is_known
+    return said == "__name__" and before.argval == "__class__"
 
 
 _TEXTS = frozenset({"repr", "round", "str"})
 _WITHOUT_EFFECT = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME"})
+_ENDING = ("RETURN_CONST", "RETURN_VALUE")
 _OF_TEXTS = frozenset(
     {
-        *(
-            "BINARY_ADD",
-            "BINARY_OP",
-            "BUILD_STRING",
-            "CALL",
-            "CALL_FUNCTION",
-            "CONVERT_VALUE",
-            "FORMAT_SIMPLE",
-        ),
-        *("FORMAT_VALUE", "FORMAT_WITH_SPEC", "LOAD_CONST", "LOAD_FAST", "RETURN_VALUE"),
+        *("BINARY_ADD", "BINARY_OP", "BUILD_STRING", "CALL", "CALL_FUNCTION", "CONVERT_VALUE"),
+        *("FORMAT_SIMPLE", "FORMAT_VALUE", "FORMAT_WITH_SPEC", "LOAD_CONST", *_ENDING),
     }
 )
 

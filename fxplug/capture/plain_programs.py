@@ -97,7 +97,7 @@ def plain_program(
             asking.update([kind] if _reads_training(parts) else ())
     except KeyError:  # A module lacks a table that every module has.
         return None
-    if any(is_remarkable(part.live) for part in found) or not may_be_values(modules, found, find):
+    if any(is_remarkable(part.live) for part in found) or not may_be_values(modules, found):
         return None
     codes = set[int]().union(*[scan_of(part.code).codes for part in found])
     return PlainProgram(codes, found, frozenset(asking), *_on_examples(modules, found if on_examples else []))

@@ -114,14 +114,15 @@ def compute_alone(modules: Iterable[nn.Module]) -> bool:
     Args:
         modules: Modules without hooks and without a forward of their own.
     """
-    classes: dict[type, _Traits | None] = {}
+    classes: dict[type, tuple[_Traits | None, int]] = {}
     # The same here.
     for module in modules:
-        kind = module.__class__
+        kind, own = module.__class__, module.__dict__
         if kind not in classes:
-            classes[kind] = _traits_of_layer(module)
-        known = classes[kind]
-        own = module.__dict__
+            classes[kind] = _traits_of_layer(module), len(own)
+        known, count = classes[kind]
+        if len(own) != count:  # It has something of its own.
+            known = _traits_of_layer(module)
         if known is None or (known is _CALLING and not _calls_layers_alone(module)):
             return False
         # What a forward of a program does with its buffers is recorded.

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 import fxplug
+from fxplug.errors import TraceWarning
+from fxplug.plugins import Config, PluginManager, TraceConfig
 
 X = torch.linspace(-1, 1, 80).reshape(2, 5, 8)
 
@@ -112,10 +114,8 @@ class Doubling(nn.TransformerEncoderLayer):
 
     def __init__(self):
         super().__init__(8, 2, 16, batch_first=True)
-        self.calls = 0
 
     def forward(self, src, src_mask=None, src_key_padding_mask=None, is_causal=False):
-        self.calls += 1
         return src * 2
 
 
@@ -147,19 +147,45 @@ def test_compounds_that_are_trained_are_listened_to(plainly, name):
         assert torch.equal(value, before[key])
 
 
-class Failing(nn.LSTM):
-    """Returns something else than two values."""
+class Tripling(nn.LSTM):
+    """Returns something else than two values, and stays a call."""
 
     def forward(self, x):
-        return super().forward(x)[0], None, None
+        return x * 2, x, x
 
 
 def test_three_values_of_a_layer_of_ones_own_are_no_pair(plainly):
     def forward(self, x):
-        y, _, _ = self.layer(x)
-        return y
+        y, other, _ = self.layer(x)
+        return y + other
 
-    net = net_of(lambda: Failing(8, 8), forward)
-    captured = fxplug.trace(net, (X,))
+    net = net_of(lambda: Tripling(8, 8), forward)
+    manager = PluginManager(config=Config(trace=TraceConfig(leaf_modules=("*Tripling*",))), candidates=())
+    captured = fxplug.trace(net, (X,), manager=manager)
     assert plainly == [None]
+    torch.testing.assert_close(captured(X), net(X))
+
+
+class TwoLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv1d(5, 5, 1), nn.Conv1d(5, 5, 1)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def test_a_layer_with_a_method_of_its_own_is_listened_to(plainly):
+    net = TwoLayers().eval()
+    net.calls, convolve = [], net.second._conv_forward
+
+    def counted(*args):
+        net.calls.append(1)
+        return convolve(*args)
+
+    net.second._conv_forward = counted
+    with pytest.warns(TraceWarning, match="calls"):
+        captured = fxplug.trace(net, (X,), check=False)
+    assert plainly == [None]
+    assert net.calls == []
     torch.testing.assert_close(captured(X), net(X))

@@ -133,6 +133,12 @@ def how_many(self, x):
     return x * len(self.layers) if self.layers else x
 
 
+def by_class(self, x):
+    for layer in self.pair:
+        x = layer(x) if isinstance(layer, nn.Linear) else x - 1
+    return x if isinstance(x, nn.Linear) else x + 1
+
+
 def in_a_text(self, x):
     if f"{self.named}" == "":
         raise ValueError(f"bad {self.named}")
@@ -144,7 +150,7 @@ def in_a_text(self, x):
     [
         *(in_pairs, numbered_pairs, slices, in_a_comprehension, by_numbers_in_a_comprehension, as_a_sum),
         *(backwards, the_last_one, one_of_two, in_a_list, in_a_dict, values_that_are_numbered),
-        *(as_an_argument, itself_as_an_argument, how_many),
+        *(as_an_argument, itself_as_an_argument, how_many, by_class),
     ],
 )
 @pytest.mark.parametrize("check", [True, False])
@@ -163,6 +169,17 @@ def test_a_text_of_a_module_may_be_made_by_itself(plainly):
     torch.testing.assert_close(captured(X * 2), net(X * 2))
 
 
+def test_a_module_may_be_returned(plainly, listened_to):
+    def returns_a_layer(self, x):
+        return x + 1, self.layer
+
+    net = net_of(returns_a_layer)
+    captured = fxplug.trace(net, (X,), check=False)
+    assert plainly == [captured]
+    assert captured.code == listened_to(net, X, check=False).code
+    assert isinstance(captured(X)[1], nn.Linear)
+
+
 class Numbered(nn.Sequential):
     """Goes through itself, and hands itself on."""
 
@@ -178,6 +195,218 @@ def test_a_container_may_go_through_itself(plainly, listened_to):
     assert plainly == [captured]
     assert captured.code == listened_to(net, X).code
     torch.testing.assert_close(captured(X * 2), net(X * 2))
+
+
+# -- methods of modules that a module holds
+
+
+class Inner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.bias, self.factor = nn.Linear(4, 4), nn.Parameter(torch.ones(4)), 2
+        self.steps = [1, 2]
+
+    def forward(self, x):
+        return self.layer(x)
+
+    def embedded(self, x):
+        return self.layer(x) * self.factor + self.shift().view(1, 4)
+
+    def shift(self):
+        return self.bias * 2
+
+    def embedded_in_training(self, x):
+        return self.layer(x) if self.training else x
+
+    def embedded_in_rows(self, x):
+        return torch.stack([self.layer(row) for row in x if not self.training])
+
+    def counted(self, x):
+        self.factor += 1
+        return x * self.factor
+
+    def kept(self, x):
+        self.steps.append(3)
+        return x * len(self.steps)
+
+    @staticmethod
+    def shifted(x):
+        return x + 1
+
+    @property
+    def fraction(self):
+        return 0.5
+
+    def halved(self, x):
+        return x * self.fraction
+
+
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x):
+        return self.inner(x)
+
+    def embedded(self, x):
+        return self.inner.embedded(x) - 1
+
+
+class Delegating(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.outer, self.scale = Inner(), Outer(), nn.Parameter(torch.full((4,), 2.0))
+        self.layer = nn.Linear(4, 4)
+
+
+def delegating(forward):
+    return type("Delegating", (Delegating,), {"forward": forward})().eval()
+
+
+def embeds(self, x):
+    return self.inner.embedded(x) * self.scale.abs()
+
+
+def embeds_deeper(self, x):
+    y = self.outer.embedded(x) if self.inner.embedded(x).shape[1] == 4 else x
+    return y + self.inner.shift()
+
+
+def calls_forward(self, x):
+    return self.inner.forward(x)
+
+
+@pytest.mark.parametrize("forward", [embeds, embeds_deeper])
+@pytest.mark.parametrize("check", [True, False])
+def test_methods_of_modules_may_be_called(plainly, forward, check, listened_to):
+    net = delegating(forward)
+    captured = fxplug.trace(net, (X,), check=check)
+    assert plainly == [captured]
+    assert captured.code == listened_to(net, X).code
+    torch.testing.assert_close(captured(X * 2), net(X * 2))
+
+
+NOISE = []
+
+
+class Noisy(nn.Module):
+    def __init__(self, is_noisy):
+        super().__init__()
+        self.is_noisy = is_noisy
+
+    def forward(self, x):
+        return x
+
+    def heard(self, x):
+        if self.is_noisy:
+            NOISE.append(1)
+        return x + 1
+
+
+class Hearing(nn.Module):
+    def __init__(self, is_noisy):
+        super().__init__()
+        self.inner = Noisy(is_noisy)
+
+    def forward(self, x):
+        return self.inner.heard(x)
+
+
+@pytest.mark.filterwarnings("ignore::fxplug.errors.TraceWarning")
+def test_methods_of_modules_are_looked_at_for_each_of_them(plainly):
+    quiet = nn.Sequential(Hearing(False), Hearing(False)).eval()
+    captured = fxplug.trace(quiet, (X,), check=False)
+    assert plainly == [captured]
+    noisy = nn.Sequential(Hearing(False), Hearing(True)).eval()
+    fxplug.trace(noisy, (X,), check=False)
+    assert plainly == [captured, None]
+    assert NOISE == []
+
+
+def test_a_method_that_a_module_has_for_itself_is_listened_to(plainly):
+    def shifts_by_itself(self, x):
+        return x * self.inner.shift()
+
+    net = delegating(shifts_by_itself)
+    inner = net.inner
+    object.__setattr__(inner, "shift", lambda: (inner.steps.append(1), inner.bias)[len(inner.steps) and 1])
+    with pytest.raises(fxplug.TraceError, match="FXP-T055"):
+        fxplug.trace(net, (X,), check=False)
+    assert plainly == [None]
+    assert inner.steps == [1, 2]
+
+
+def depends_on_training(self, x):
+    return self.inner.embedded_in_training(x)
+
+
+def depends_on_training_inside(self, x):
+    return self.inner.embedded_in_rows(x)
+
+
+def counts(self, x):
+    return self.inner.counted(x)
+
+
+def keeps(self, x):
+    return self.inner.kept(x)
+
+
+def shifts(self, x):
+    return self.inner.shifted(x)
+
+
+def halves_by_a_property(self, x):
+    return self.inner.halved(x)
+
+
+def calls_forward_of_a_layer(self, x):
+    return self.layer.forward(x)
+
+
+def calls_what_is_held(self, x):
+    return self.inner.own(x)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        *(depends_on_training, depends_on_training_inside, shifts, halves_by_a_property),
+        *(calls_forward, calls_forward_of_a_layer, calls_what_is_held),
+    ],
+)
+def test_other_methods_of_modules_are_listened_to(plainly, forward):
+    net = delegating(forward)
+    object.__setattr__(net.inner, "own", lambda x: x * 3)
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [None]
+    torch.testing.assert_close(captured(X * 2), delegating_like(net, forward)(X * 2))
+
+
+@pytest.mark.parametrize("forward", [counts, keeps])
+def test_methods_of_modules_that_keep_something_are_refused(plainly, forward):
+    net = delegating(forward)
+    with pytest.raises(fxplug.TraceError, match="FXP-T055"):
+        fxplug.trace(net, (X,))
+    assert plainly == [None]
+    assert (net.inner.factor, net.inner.steps) == (2, [1, 2])
+
+
+def delegating_like(net, forward):
+    other = delegating(forward)
+    other.load_state_dict(net.state_dict())
+    object.__setattr__(other.inner, "own", lambda x: x * 3)
+    return other
+
+
+def test_a_method_that_reads_whether_it_is_trained_is_guarded(plainly):
+    net = delegating(depends_on_training)
+    captured = fxplug.trace(net, (X,))
+    captured.train()
+    with pytest.raises(fxplug.GuardError):
+        captured(X)
 
 
 # -- what is listened to
@@ -204,6 +433,18 @@ def exchanges_a_layer(self, x):
 def takes_a_layer(self, x):
     heads = self.heads
     return heads.pop("b")(x)
+
+
+def takes_a_layer_of_a_list(self, x):
+    layers = self.layers
+    return layers.pop(0)(x)
+
+
+def puts_layers_in(self, x):
+    layers = self.layers
+    layers.insert(0, self.layer)
+    layers.extend([self.layer])
+    return layers[0](x)
 
 
 def clears_layers(self, x):
@@ -254,14 +495,11 @@ def calls_a_slice(self, x):
     return self.pair[:1](x)
 
 
-def returns_a_layer(self, x):
-    return x + 1, self.layer
-
-
 @pytest.mark.parametrize(
     "forward",
     [
         *(adds_a_layer, adds_layers_in_place, exchanges_a_layer, takes_a_layer, clears_layers, fills_layers),
+        *(takes_a_layer_of_a_list, puts_layers_in),
         *(trains_a_layer, converts_a_layer, halves, reads_of_a_layer, reads_a_flag_of_a_layer),
         *(calls_a_method_of_a_layer, calls_a_slice),
     ],
@@ -285,13 +523,22 @@ def test_what_is_not_heard_of_is_listened_to(plainly, forward, check):
         torch.testing.assert_close(captured(X * 2), net_of(forward)(X * 2))
 
 
-class Shaped(nn.Linear):
-    """Has attributes under names that tensors have, too."""
+class Shaped(nn.Module):
+    """Has something under a name that tensors have, too."""
 
     shape = (1, 1)
 
     def forward(self, x):
-        return super().forward(x)
+        return x + 1
+
+
+class ShapedItself(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shape = (3, 3)
+
+    def forward(self, x):
+        return x + 1
 
 
 def reads_a_shape(self, x):
@@ -299,12 +546,10 @@ def reads_a_shape(self, x):
     return x * layer.shape[0]
 
 
-@pytest.mark.parametrize("is_held", [True, False])
-def test_what_modules_have_under_names_of_tensors_is_listened_to(plainly, is_held):
+@pytest.mark.parametrize("kind", [Shaped, ShapedItself])
+def test_what_modules_have_under_names_of_tensors_is_listened_to(plainly, kind):
     net = net_of(reads_a_shape)
-    net.named = Shaped(4, 4)
-    if is_held:
-        net.named.shape = (3, 3)
+    net.named = kind()
     captured = fxplug.trace(net, (X,))
     assert plainly == [None]
     torch.testing.assert_close(captured(X), net(X))
@@ -342,6 +587,124 @@ class Reading(Counting):
     def told(self):
         self.count += 1
         return str(self.count)
+
+
+class Filling(nn.Module):
+    """Makes a text by methods that fill a list, or are told to a module in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls = nn.Linear(4, 4), [1, 2]
+
+    def forward(self, x):
+        return self.layer(x) * len(self.calls)
+
+    def extra_repr(self):
+        self.calls.append(1)
+        return "a"
+
+
+class FillingByName(Filling):
+    extra_repr = nn.Module.extra_repr
+
+    def _get_name(self):
+        self.calls.pop()
+        return "Filling"
+
+
+class Told(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = [1, 2]
+
+    def forward(self, x):
+        return x * len(self.calls)
+
+    def told(self):
+        self.calls.append(1)
+
+
+class Telling(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Told()
+
+    @property
+    def calls(self):
+        return self.inner.calls
+
+    def forward(self, x):
+        return self.inner(x)
+
+    def extra_repr(self):
+        inner = self.inner
+        inner.told()
+        return "a"
+
+
+def of_its_own(kind):
+    net = kind()
+    if kind is Told:
+        net.extra_repr = lambda: str(net.calls.append(1))
+    return net
+
+
+def in_the_text_of_an_error(self, x):
+    torch._assert(x.ndim == 2, f"bad {self.named}")
+    return self.named(x)
+
+
+@pytest.mark.parametrize("kind", [Filling, FillingByName, Telling, Told])
+@pytest.mark.parametrize("forward", [in_a_text, in_the_text_of_an_error])
+def test_a_text_that_fills_something_is_refused(plainly, kind, forward):
+    net = net_of(forward)
+    net.named = of_its_own(kind)
+    with pytest.raises(fxplug.TraceError, match="FXP-T055"):
+        fxplug.trace(net, (X,), check=False)
+    assert plainly == [None]
+    assert net.named.calls == [1, 2]
+
+
+class Sliced(nn.ModuleList):
+    """Changes its modules where a slice is made of it, or where one goes."""
+
+    def __init__(self, modules):
+        super().__init__(modules)
+        for module in self:
+            module.tags.append(1)
+
+    def forward(self, x):
+        return x
+
+
+class Leaving(nn.ModuleList):
+    def forward(self, x):
+        return x
+
+    def __del__(self):
+        for module in self._modules.values():
+            module.tags.append(1)
+
+
+class Tagged(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tags = []
+
+    def forward(self, x):
+        return x + 1
+
+
+@pytest.mark.filterwarnings("ignore::fxplug.errors.TraceWarning")
+@pytest.mark.parametrize("kind", [Sliced, Leaving])
+def test_slices_of_containers_of_ones_own_are_listened_to(plainly, kind):
+    net = net_of(slices)
+    net.layers = kind([Tagged() for _ in range(3)])
+    before = [list(module.tags) for module in net.layers]
+    captured = fxplug.trace(net, (X,), check=False)
+    assert plainly == [None]
+    assert [module.tags for module in net.layers] == before
+    torch.testing.assert_close(captured(X), net(X))
 
 
 class Trained(nn.Module):
