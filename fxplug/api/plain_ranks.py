@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fxplug.execute.paths import module_at
+from fxplug.execute.paths import module_at, weight_at
 from fxplug.ir import Node
 
 if TYPE_CHECKING:
@@ -119,7 +119,10 @@ class Ranks:
         return known[node]
 
     def _rank(self, node: Node, asked: list[Node]) -> int | None:
-        target = node._target
+        target: Any = node._target
+        if node._op == "get_attr":
+            weight = weight_at(self._program, target)
+            return None if weight is None else weight.dim()
         ranks = [rank for one in asked if (rank := self._known.get(one)) is not None]
         if not ranks or len(ranks) < len(asked):
             return None
