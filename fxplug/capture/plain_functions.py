@@ -151,8 +151,10 @@ def _plain_part(
     reads = _reads(live, owner, is_function=on_examples and not is_method)
     if reads is None or (reads.needs_examples and not on_examples):
         return None
-    inner = [] if owner is None or not on_examples else _methods_of_inner(owner, reads.delegated)
-    reads = reads.with_values(reads.delegated - {names for names, _, _ in inner})
+    inner: list[tuple[tuple[str, str], FunctionType, nn.Module]] = []
+    if reads.delegated:
+        inner = [] if owner is None or not on_examples else _methods_of_inner(owner, reads.delegated)
+        reads = reads.with_values(reads.delegated - {names for names, _, _ in inner})
     helpers = _found_by(function, live, reads, with_math=with_methods)
     if helpers is None or (helpers and not on_examples):
         return None
@@ -171,7 +173,7 @@ def _plain_part(
     containers = frozenset(name for name in values if type(held.get(name)) in CONTAINERS)
     if containers and not on_examples:
         return None
-    handles_modules = reads.hands_on or (is_method and _handles_modules(owner, reads))
+    handles_modules = on_examples and (reads.hands_on or (is_method and _handles_modules(owner, reads)))
     of_values = reads.methods | reads.attributes, handles_modules, False
     rest = is_method, containers, reads.needs_examples or bool(inner), *of_values
     return PlainPart(function, code, called, values, live, answers, *rest), more

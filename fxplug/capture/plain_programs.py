@@ -99,7 +99,8 @@ def plain_program(
         return None
     if any(is_remarkable(part.live) for part in found) or not may_be_values(modules, found):
         return None
-    codes = set[int]().union(*[scan_of(part.code).codes for part in found])
+    codes: set[int] = set()
+    codes.update(*[scan_of(part.code).codes for part in found])
     return PlainProgram(codes, found, frozenset(asking), *_on_examples(modules, found if on_examples else []))
 
 
@@ -117,6 +118,8 @@ def _on_examples(
     modules: Iterable[nn.Module], parts: list[PlainPart]
 ) -> tuple[bool, bool, list[tuple[Any, Any]]]:
     """Return what `PlainProgram` has of programs that are plain on examples alone."""
+    if not parts:
+        return False, False, []
     needs_examples = any(part.needs_examples for part in parts)
     asks_for_classes = any("isinstance" in scan_of(part.live).globals for part in parts)
     return (

@@ -79,7 +79,7 @@ class Patches:
             keys = self._held.get(holder, [])
             while keys:
                 patch, holders = self._installed[keys[-1]]
-                if holders <= {holder}:
+                if not holders or (len(holders) == 1 and holder in holders):
                     patch.remove()
                     self._installed.pop(keys[-1])
                 holders.discard(holder)

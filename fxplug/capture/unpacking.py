@@ -18,7 +18,7 @@ from torch import nn
 
 from fxplug.capture.kinds import kind_of_node, module_at
 from fxplug.capture.sources import place_in_program
-from fxplug.ir import PURE, Graph, Node, effects, writes
+from fxplug.ir import PURE, Graph, Node, effects
 from fxplug.semantics.checks import CHECKS, check_length
 from fxplug.semantics.internals import assert_function, has_hooks
 from fxplug.semantics.kinds import count_of_results
@@ -98,11 +98,12 @@ class PureCalls:
     ) -> None:
         if not are_plain:
             modules = [module for module in modules if not (has_hooks(module) or "forward" in vars(module))]
-        found = [(paths[id(layer)], effect) for layer, effect in effects_of_layers(modules)]
-        self.layers = {path for path, effect in found if effect is PURE}
+        self.layers: set[str] = set()
         """The paths of layers that do nothing but compute."""
-        self.writing = {path for path, effect in found if effect == writes(0)}
+        self.writing: set[str] = set()
         """The paths of layers that write to what they are given, and do nothing else."""
+        for layer, effect in effects_of_layers(modules):
+            (self.layers if effect is PURE else self.writing).add(paths[id(layer)])
         self.quiet = _quiet_targets()
         """Id of each target that was found to be pure whatever it is given -> the target: networks call the same again
         and again."""

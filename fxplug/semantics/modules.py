@@ -197,9 +197,13 @@ def _traits_of_calls(kind: type[nn.Module]) -> _Traits | None:
     if _calls[0] is not said:
         _calls = said, weakref.WeakKeyDictionary()
     known = _calls[1]
-    if kind not in known:
-        known[kind] = _found_traits(kind)
-    return known[kind]
+    traits: Any = known.get(kind, _UNKNOWN)
+    if traits is _UNKNOWN:
+        traits = known[kind] = _found_traits(kind)
+    return traits
+
+
+_UNKNOWN = object()
 
 
 _calls: tuple[object, weakref.WeakKeyDictionary[type, _Traits | None]] = (None, weakref.WeakKeyDictionary())
