@@ -21,7 +21,7 @@ from fxplug.capture.world import modes_named
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-__all__ = ["ATTRIBUTES_OF_TENSORS", "OF_CONTAINERS", "Reads", "reads_of", "reads_of_function"]
+__all__ = ["ATTRIBUTES_OF_TENSORS", "OF_CONTAINERS", "Reads", "reads_method", "reads_of", "reads_of_function"]
 
 
 class Reads(NamedTuple):
@@ -427,12 +427,11 @@ class _Reader:
 
     def _is_method_of(self, entry: dis.Instruction) -> bool:
         """Return whether a method is read off an attribute of the object, to be called."""
-        is_method = entry.opname == "LOAD_METHOD" or (entry.opname == "LOAD_ATTR" and _is_method(entry))
-        return is_method and not entry.argval.startswith("__")
+        return reads_method(entry) and not entry.argval.startswith("__")
 
     def _is_of_module(self, entry: dis.Instruction) -> bool:
         """Return whether an attribute is read off an attribute of the object that is none of tensors."""
-        is_read = entry.opname == "LOAD_ATTR" and not _is_method(entry) and "." not in self._name
+        is_read = entry.opname == "LOAD_ATTR" and not reads_method(entry) and "." not in self._name
         return is_read and entry.argval not in ATTRIBUTES_OF_TENSORS and not entry.argval.startswith("_")
 
     def _go_through(self, entry: dis.Instruction, top: str) -> bool:
@@ -593,7 +592,7 @@ class _Reader:
         if top == "global":
             self._top, self._chain = "global", (*self._chain, name)
             return True
-        is_method = entry.opname == "LOAD_METHOD" or _is_method(entry)
+        is_method = reads_method(entry)
         if top != "self":
             (self._methods if is_method else self._attributes).add(name)
             return True
@@ -611,6 +610,7 @@ def _loads_none(entry: dis.Instruction) -> bool:
     return entry.opname == "LOAD_CONST" and entry.argval is None
 
 
-def _is_method(entry: dis.Instruction) -> bool:
+def reads_method(entry: dis.Instruction) -> bool:
     """Return whether an attribute is read to be called at once; newer Pythons have no instruction of its own for it."""
-    return sys.version_info >= (3, 12) and entry.opname == "LOAD_ATTR" and bool((entry.arg or 0) & 1)
+    is_flagged = sys.version_info >= (3, 12) and entry.opname == "LOAD_ATTR" and bool((entry.arg or 0) & 1)
+    return entry.opname == "LOAD_METHOD" or is_flagged

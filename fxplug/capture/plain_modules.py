@@ -7,13 +7,17 @@ it by a name that the program uses for what it handles.
 from __future__ import annotations
 
 import dis
+import weakref
+from collections import OrderedDict
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from fxplug.capture.bytecode import read_once
-from fxplug.capture.plain_holdings import is_harmless, is_library_class
+from fxplug.capture.plain_code import reads_method
+from fxplug.capture.plain_holdings import is_constant, is_harmless, is_library_class
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -39,21 +43,15 @@ def may_be_values(modules: Collection[nn.Module], parts: Collection[PlainPart]) 
     if not any(part.handles_modules for part in parts):
         return True
     names = frozenset[str]().union(*(part.of_values for part in parts))
+    kinds = set(map(type, modules))
+    if not all(names.isdisjoint(module.__dict__) for module in modules):
+        return False
+    if not all(_has_none(base, names) for kind in kinds for base in kind.__mro__):
+        return False
     takes_slices = any(_takes_slices(part.code) for part in parts)
-    known: dict[type, list[Any]] = {}
-    for module in modules:
-        if not names.isdisjoint(module.__dict__) or not _NAMING.isdisjoint(module.__dict__):
-            return False
-        kind = type(module)
-        if kind not in known:
-            if not all(_has_none(base, names) for base in kind.__mro__):
-                return False
-            if takes_slices and _is_made_otherwise(kind):
-                return False
-            known[kind] = _naming_methods(kind)
-        if not all(_makes_text(method, module) for method in known[kind]):
-            return False
-    return True
+    if any(_is_run_otherwise(kind, is_made=takes_slices) for kind in kinds if issubclass(kind, _CONTAINERS)):
+        return False
+    return not any(_makes_texts(part.code) for part in parts) or all(map(_is_named_plainly, modules))
 
 
 def _has_none(kind: type, names: frozenset[str]) -> bool:
@@ -63,36 +61,87 @@ def _has_none(kind: type, names: frozenset[str]) -> bool:
     return (names - _OF_LISTS if kind in _CONTAINERS else names).isdisjoint(kind.__dict__)
 
 
-# -- slices of containers, which are new containers
-
-
 @read_once
+def _instructions(code: CodeType) -> frozenset[tuple[str, str]]:
+    """Return the instructions in a function, and in those in it, with what they are said to do."""
+    own = {(entry.opname, entry.argrepr) for entry in dis.get_instructions(code)}
+    inner = [_instructions(one) for one in code.co_consts if isinstance(one, CodeType)]
+    return frozenset(own).union(*inner)
+
+
+# -- what containers do by themselves
+
+
 def _takes_slices(code: CodeType) -> bool:
-    """Return whether a function, or one in it, may take slices."""
-    if any(entry.opname in {"BINARY_SLICE", "BUILD_SLICE"} for entry in dis.get_instructions(code)):
-        return True
-    constants = code.co_consts
-    return any(type(one) is slice or (isinstance(one, CodeType) and _takes_slices(one)) for one in constants)
+    """Return whether a function may take slices: one of a container is a new container."""
+    names = {name for name, _ in _instructions(code)}
+    return not names.isdisjoint({"BINARY_SLICE", "BUILD_SLICE"}) or any(
+        type(one) is slice for one in code.co_consts
+    )
 
 
-def _is_made_otherwise(kind: type) -> bool:
-    """Return whether code of a program runs where a container of a class is made, and where it goes."""
-    own = [base.__dict__ for base in kind.__mro__ if not (base is object or is_library_class(base))]
-    is_container = issubclass(kind, _CONTAINERS)
-    return is_container and any(not {"__init__", "__new__", "__del__"}.isdisjoint(held) for held in own)
+def _is_run_otherwise(kind: type, *, is_made: bool) -> bool:
+    """Return whether containers of a class run code of a program where they are asked for modules.
+
+    Args:
+        kind: The class.
+        is_made: Whether new ones are made.
+    """
+    own = frozenset[str]().union(*(base.__dict__ for base in kind.__mro__ if not is_library_class(base)))
+    theirs = frozenset[str]().union(*(base.__dict__ for base in kind.__mro__ if is_library_class(base)))
+    allowed = _HARMLESS if is_made else _HARMLESS | _MAKING
+    return not (own & theirs <= allowed) or (is_made and not own.isdisjoint(_MAKING))
+
+
+_MAKING = frozenset({"__del__", "__init__", "__new__"})
+_HARMLESS = frozenset(
+    {"__dict__", "__doc__", "__module__", "__weakref__", "__annotations__", "forward", *_NAMING}
+)
 
 
 # -- texts of modules
 
 
-def _naming_methods(kind: type) -> list[Any]:
-    """Return what classes of a program have for making texts of their modules."""
-    own = [base.__dict__ for base in kind.__mro__ if not (base is object or is_library_class(base))]
-    return [held[name] for held in own for name in _NAMING if name in held]
+def _makes_texts(code: CodeType) -> bool:
+    """Return whether a function may make texts of what it handles."""
+    if not {"format", "join", "str"}.isdisjoint(code.co_names):
+        return True
+    found = _instructions(code)
+    return any(name in _FORMATTING or (name.startswith("BINARY") and "%" in said) for name, said in found)
+
+
+_FORMATTING = frozenset(
+    {
+        *("BINARY_MODULO", "BUILD_STRING", "CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE"),
+        *("FORMAT_WITH_SPEC", "INPLACE_MODULO"),
+    }
+)
+
+
+def _is_named_plainly(module: nn.Module) -> bool:
+    """Return whether the text of a module is made by torch of constants, and by methods that put texts together."""
+    held = module.__dict__
+    if not _NAMING.isdisjoint(held):
+        return False
+    if is_library_class(type(module)):
+        return all(map(_has_text_of_python, held.values()))
+    own = [base.__dict__ for base in type(module).__mro__ if not is_library_class(base)]
+    return all(_makes_text(held[name], module) for held in own for name in _NAMING if name in held)
+
+
+def _has_text_of_python(value: Any) -> bool:
+    """Return whether no code of a program runs where a text is made of an attribute of a layer."""
+    kind = type(value)
+    if kind in {list, tuple}:
+        return all(map(_has_text_of_python, value))
+    return is_constant(value) or kind in _OF_LAYERS
+
+
+_OF_LAYERS = frozenset({dict, OrderedDict, set, torch.Tensor, nn.Parameter, weakref.ref, type(None)})
 
 
 def _makes_text(method: Any, module: nn.Module) -> bool:
-    """Return whether a method puts together a text of constants that a module holds, and does nothing else."""
+    """Return whether a method puts together a text of what a module holds, and does nothing else."""
     if type(method) is not FunctionType or method.__code__.co_freevars or not method.__code__.co_argcount:
         return False
     entries = [entry for entry in dis.get_instructions(method) if entry.opname not in _WITHOUT_EFFECT]
@@ -110,14 +159,17 @@ def _is_of_text(
         return said == method.__code__.co_varnames[0]
     if name != "LOAD_ATTR" or before is None:
         return name in _OF_TEXTS
+    if reads_method(entry):
+        return False
     if before.opname == "LOAD_FAST":
-        is_known = said != "training" and is_harmless(module, said, may_be_module=False)
+        is_known = said != "training" and is_harmless(module, said, may_be_module=True)
         return said == "__class__" or is_known
     return said == "__name__" and before.argval == "__class__"
 
 
 _TEXTS = frozenset({"repr", "round", "str"})
-_WITHOUT_EFFECT = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME"})
+_WITHOUT_EFFECT = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "RESUME"})
+"""Without ``PUSH_NULL`` and methods, nothing is called but what was found among globals."""
 _ENDING = ("RETURN_CONST", "RETURN_VALUE")
 _OF_TEXTS = frozenset(
     {

@@ -707,6 +707,125 @@ def test_slices_of_containers_of_ones_own_are_listened_to(plainly, kind):
     torch.testing.assert_close(captured(X), net(X))
 
 
+class FindingOthers(nn.Sequential):
+    """Is asked for its modules by torch, and finds others each time."""
+
+    def __init__(self, *modules):
+        super().__init__(*modules)
+        self.count = [0]
+
+    def _get_item_by_idx(self, iterator, idx):
+        self.count[0] += 1
+        return super()._get_item_by_idx(iterator, self.count[0] % 2)
+
+
+class CountingPlaces(nn.ModuleList):
+    def __init__(self, modules):
+        super().__init__(modules)
+        self.count = [0]
+
+    def forward(self, x):
+        return x
+
+    def _get_abs_string_index(self, idx):
+        self.count[0] += 1
+        return super()._get_abs_string_index(self.count[0] % 2)
+
+
+class ExtendedOtherwise(nn.ModuleList):
+    def __init__(self, modules):
+        self.count = [0]
+        super().__init__(modules)
+
+    def forward(self, x):
+        return x
+
+    def extend(self, modules):
+        self.count[0] += 1
+        return super().extend(list(modules)[:: 1 if self.count[0] % 2 else -1])
+
+
+class OtherKeys(nn.ModuleDict):
+    def __init__(self, modules):
+        super().__init__(modules)
+        self.count = [0]
+
+    def forward(self, x):
+        return x
+
+    def keys(self):
+        self.count[0] += 1
+        return ["a" if self.count[0] % 2 else "b"]
+
+
+def takes_one(self, x):
+    layer = self.held[0]
+    return layer(x)
+
+
+def takes_some(self, x):
+    for layer in self.held[1:]:
+        x = layer(x)
+    return x
+
+
+def takes_all_by_name(self, x):
+    for layer in dict(self.held).values():
+        x = layer(x)
+    return x
+
+
+@pytest.mark.parametrize(
+    ("forward", "make"),
+    [
+        (takes_one, lambda: FindingOthers(nn.Linear(4, 4), nn.ReLU())),
+        (takes_one, lambda: CountingPlaces([nn.Linear(4, 4), nn.ReLU()])),
+        (takes_all_by_name, lambda: OtherKeys({"a": nn.Linear(4, 4), "b": nn.ReLU()})),
+    ],
+    ids=["others", "places", "keys"],
+)
+def test_containers_that_find_modules_otherwise_are_refused(plainly, forward, make):
+    net = net_of(forward)
+    net.held = make()
+    before = list(net.held.count)
+    with pytest.raises(fxplug.TraceError, match="FXP-T055"):
+        fxplug.trace(net, (X,), check=False)
+    assert plainly == [None]
+    assert net.held.count == before
+
+
+def test_containers_that_are_filled_otherwise_are_listened_to(plainly):
+    net = net_of(takes_some)
+    net.held = ExtendedOtherwise([nn.ReLU(), nn.Linear(4, 4), nn.ReLU()])
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [None]
+    torch.testing.assert_close(captured(X), net(X))
+
+
+def times_a_text(self, x):
+    return self.named(x) * len(f"{self.named}")
+
+
+class Written:
+    """Counts how often it is written down."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __format__(self, how):
+        self.count += 1
+        return "z" * self.count
+
+
+def test_what_a_layer_holds_may_be_no_object_where_its_text_is_made(plainly):
+    net = net_of(times_a_text)
+    net.named = nn.Linear(4, 4)
+    net.named.in_features = Written()
+    with pytest.raises(fxplug.TraceError, match="FXP-T055"):
+        fxplug.trace(net, (X,), check=False)
+    assert plainly == [None]
+
+
 class Trained(nn.Module):
     """Says whether it is trained."""
 
