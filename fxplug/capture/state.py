@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from contextlib import contextmanager
 from operator import is_
 from types import CodeType, FunctionType
@@ -147,7 +148,8 @@ class ModuleStates:
             size = sizes.get(kind)
             if size is None:
                 size = sizes[kind] = _size_of_layer(kind, plain)
-            if size == len(plain) and not (runs_leaves and (has_global_hooks or any(hook_tables_in(plain)))):
+            is_usual = size == len(plain) and _OF_LAYERS.issuperset(map(type, plain.values()))
+            if is_usual and not (runs_leaves and (has_global_hooks or any(hook_tables_in(plain)))):
                 if runs_leaves:
                     self.plain_layers.append(module)
             else:
@@ -669,6 +671,8 @@ def _may_assign_unheard(value: Any) -> bool:
     return kind not in _USUAL_IN_CLASSES and hasattr(kind, "__get__")
 
 
+_OF_LAYERS = frozenset({*PLAIN, dict, tuple, set, OrderedDict})
+"""Classes of what layers of torch hold: settings and tables. What else somebody has put there may keep something."""
 _USUAL_IN_CLASSES = frozenset({FunctionType, property, staticmethod, classmethod, type, *PLAIN})
 _NOT_HEARD_OF = frozenset({""})
 
