@@ -154,6 +154,7 @@ def _getattr(self: Any, name: str) -> Any:
         original: Any = "<original>"
         return original(self, name)
     hears_every: bool = interceptor.hears_every_attribute
+    # As torch's own method does, which looks there first: most of what is heard of are weights.
     if is_torchs_own and not hears_every and name in (held := self.__dict__).get("_parameters", ()):
         value = held["_parameters"][name]
     else:

@@ -147,23 +147,25 @@ def test_compounds_that_are_trained_are_listened_to(plainly, name):
         assert torch.equal(value, before[key])
 
 
-class Tripling(nn.LSTM):
-    """Returns something else than two values, and stays a call."""
+class InParts(nn.LSTM):
+    """Returns as many values as there are in a batch, and stays a call."""
 
     def forward(self, x):
-        return x * 2, x, x
+        return tuple(x.unbind(0))
 
 
-def test_three_values_of_a_layer_of_ones_own_are_no_pair(plainly):
+def test_values_of_a_layer_of_ones_own_are_no_pair(plainly):
     def forward(self, x):
-        y, other, _ = self.layer(x)
+        y, other = self.layer(x)
         return y + other
 
-    net = net_of(lambda: Tripling(8, 8), forward)
-    manager = PluginManager(config=Config(trace=TraceConfig(leaf_modules=("*Tripling*",))), candidates=())
+    net = net_of(lambda: InParts(8, 8), forward)
+    manager = PluginManager(config=Config(trace=TraceConfig(leaf_modules=("*InParts*",))), candidates=())
     captured = fxplug.trace(net, (X,), manager=manager)
     assert plainly == [None]
     torch.testing.assert_close(captured(X), net(X))
+    with pytest.raises(fxplug.GuardError):  # The program would not take three.
+        captured(torch.cat([X, X[:1]]))
 
 
 class TwoLayers(nn.Module):

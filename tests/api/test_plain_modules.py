@@ -325,6 +325,46 @@ def test_methods_of_modules_are_looked_at_for_each_of_them(plainly):
     assert NOISE == []
 
 
+class Sized:
+    """Counts how often it is measured."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __len__(self):
+        self.count += 1
+        return self.count
+
+
+class Measured(nn.Module):
+    def __init__(self, sized):
+        super().__init__()
+        self.sized = sized
+
+    def forward(self, x):
+        return x
+
+    def measured(self, x):
+        return x * len(self.sized)
+
+
+class Measuring(nn.Module):
+    def __init__(self, sized):
+        super().__init__()
+        self.inner = Measured(sized)
+
+    def forward(self, x):
+        return self.inner.measured(x)
+
+
+def test_what_methods_read_of_modules_is_looked_at_for_each_of_them(plainly):
+    net = nn.Sequential(Measuring([1, 2]), Measuring(Sized())).eval()
+    with pytest.raises(fxplug.TraceError, match="FXP-T055"):
+        fxplug.trace(net, (X,), check=False)
+    assert plainly == [None]
+    assert net[1].inner.sized.count == 0
+
+
 def test_a_method_that_a_module_has_for_itself_is_listened_to(plainly):
     def shifts_by_itself(self, x):
         return x * self.inner.shift()
@@ -665,6 +705,35 @@ def test_a_text_that_fills_something_is_refused(plainly, kind, forward):
     assert net.named.calls == [1, 2]
 
 
+class Counted(nn.Module):
+    """Has a text for itself, which grows."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+        self.extra_repr = self.more
+
+    def forward(self, x):
+        return x + 1
+
+    def more(self):
+        vars(self)["count"] += 1
+        return "y" * self.count
+
+
+def measures_a_text(self, x):
+    return self.named(x) * len(f"{self.named}")
+
+
+def test_a_text_that_a_module_has_for_itself_is_listened_to(plainly):
+    net = net_of(measures_a_text)
+    net.named = Counted()
+    with pytest.raises(fxplug.TraceError, match="FXP-T055"):
+        fxplug.trace(net, (X,), check=False)
+    assert plainly == [None]
+    assert net.named.count == 0
+
+
 class Sliced(nn.ModuleList):
     """Changes its modules where a slice is made of it, or where one goes."""
 
@@ -802,10 +871,6 @@ def test_containers_that_are_filled_otherwise_are_listened_to(plainly):
     torch.testing.assert_close(captured(X), net(X))
 
 
-def times_a_text(self, x):
-    return self.named(x) * len(f"{self.named}")
-
-
 class Written:
     """Counts how often it is written down."""
 
@@ -818,7 +883,7 @@ class Written:
 
 
 def test_what_a_layer_holds_may_be_no_object_where_its_text_is_made(plainly):
-    net = net_of(times_a_text)
+    net = net_of(measures_a_text)
     net.named = nn.Linear(4, 4)
     net.named.in_features = Written()
     with pytest.raises(fxplug.TraceError, match="FXP-T055"):
