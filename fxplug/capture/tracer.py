@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import sys
 import time
 from contextvars import copy_context
 from functools import partial
@@ -29,6 +30,7 @@ from fxplug.capture.constants import ConstantKeeper, Constants
 from fxplug.capture.defaults import Defaults, trace_with_defaults
 from fxplug.capture.depth import deeper_calls
 from fxplug.capture.entering import EnteredLeaves
+from fxplug.capture.first_use import forget_values, made_at_first_use
 from fxplug.capture.inputs import Given, Input, annotations_of, inputs_of, name_of
 from fxplug.capture.interception import (
     active_interceptor,
@@ -88,6 +90,7 @@ from fxplug.semantics.internals import (
     empty_module,
     generate_code,
     has_backward_hooks,
+    is_called_as_modules_are,
     parameters_of,
     paths_and_modules_below,
     storage_of,
@@ -103,6 +106,7 @@ if TYPE_CHECKING:
     from fxplug.capture.pytrees import PlannedInput
     from fxplug.capture.sessions import Session
     from fxplug.capture.state import ModuleChange
+    from fxplug.ir.origins import StoredOrigin
 
 __all__ = ["Tracer"]
 
@@ -157,17 +161,21 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self.autowrap_functions: tuple[Callable[..., Any], ...] = autowrap_functions
         self.param_shapes_constant = param_shapes_constant
         self.policy = policy if policy is not None else _NO_POLICY
-        self.root: nn.Module = empty_module()
-        """What the graph's paths refer to; an empty module when a function is traced."""
-        self.graph: Graph = Graph()
-        """The graph that is being recorded."""
-        self.context = TraceContext(None)
-        """Handed to the policy."""
         self._taken_defaults = Defaults()
+        self._has_traced = False
         self._reset()
-        self._untouched: Graph | None = self.graph
-        """The graph that this tracer was made with, until it traces."""
 
+    root: nn.Module = made_at_first_use(lambda _: empty_module())
+    """What the graph's paths refer to; an empty module when a function is traced."""
+    graph: Graph = made_at_first_use(lambda _: Graph())
+    """The graph that is being recorded."""
+    context: TraceContext = made_at_first_use(lambda _: TraceContext(None))
+    """Handed to the policy."""
+    _states: ModuleStates = made_at_first_use(lambda _: ModuleStates())
+    _regions: RegionStack = made_at_first_use(lambda _: RegionStack())
+    _surroundings: Surroundings = made_at_first_use(lambda tracer: Surroundings(tracer._regions))
+    _settings: Settings = made_at_first_use(lambda _: Settings())
+    _constants: Constants = made_at_first_use(lambda _: Constants())
     on_mutation: str = "keep"
     """What it means that the program assigns attributes of modules: a warning (``"keep"``), or an ``"error"``."""
     examples: tuple[Sequence[Any], Mapping[str, Any]] = ((), {})
@@ -225,15 +233,12 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._first_reads = {}
         self._kept_alive: list[Any] = []
         self._place = Place(_TRACE_CODE, None, None)
-        self._states = ModuleStates()
-        self._regions = RegionStack()
-        self._surroundings, self._settings = Surroundings(self._regions), Settings()
+        forget_values(self, _NEEDED_BY_FEW)
         self._readers, self._names_forward = [], False
         self._compares = self._finds_weights = self._is_plain = self._is_watched = self._is_lean = False
         self._is_repeated = self._ended = self.has_checks = self.has_written = self.has_made_constants = False
         self._plain = self._pure_calls = None
         self._forget_layers()
-        self._constants = Constants()
         self.new_constants = []
         self._outside: OutsideState | None = None
         self._outside_changes: list[OutsideChange] = []
@@ -306,8 +311,9 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         concrete_args: Mapping[str, Any] | Sequence[Any] | None,
     ) -> Graph:
         """Trace once; a program that asks about its inputs is traced again with their defaults (see `Defaults`)."""
-        untouched, self._untouched = self._untouched, None
-        is_new = untouched is not None and untouched is self.graph and not untouched.nodes
+        # Somebody may have recorded something by hand.
+        is_new = not (self._has_traced or "graph" in vars(self))
+        self._has_traced = True
         if not is_new or self._replaced_methods() != self._replaced:
             self._reset()
         root = generate_code(root)
@@ -334,23 +340,29 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 add_place(error, type(root).__name__ if isinstance(root, nn.Module) else name_of(root))
             raise
         finally:
-            # Neither frames nor proxies outlive the trace: both would keep the user's objects alive.
-            self._place = Place(_TRACE_CODE, None, None)
-            self._attribute_proxies, self._first_reads = {}, {}
-            self.hashed = []
-            self.kept_functions, self._whole = {}, {}
-            self._constants = Constants()
-            self.new_constants.clear()
-            self._states.release()
-            self._module_changes = []
-            if not self.traces_plain_alone:  # Who traces so asks afterwards what its calls write to.
-                self._below = []
-            self._ended = True
-            self.forget_reads()
-            own = self._refuse_writes, self._settings.on_node
-            self.graph.observers = [observer for observer in self.graph.observers if observer not in own]
+            self._let_go()
         self._finish(started, graph, None)
         return graph
+
+    def _let_go(self) -> None:
+        """Let go of what was needed to trace."""
+        # Neither frames nor proxies outlive the trace: both would keep the user's objects alive.
+        self._place = Place(_TRACE_CODE, None, None)
+        self._attribute_proxies, self._first_reads = {}, {}
+        self.hashed = []
+        self.kept_functions, self._whole = {}, {}
+        self.new_constants.clear()
+        if "_states" in vars(self):
+            self._states.release()
+        self._module_changes = []
+        if not self.traces_plain_alone:  # Who traces so asks afterwards what its calls write to.
+            self._below = []
+        self._ended = True
+        self.forget_reads()
+        if self.graph.observers:
+            own = self._refuse_writes, self._settings.on_node
+            self.graph.observers = [observer for observer in self.graph.observers if observer not in own]
+        forget_values(self, ("_constants",))
 
     def _trace_or_watch(
         self, root: nn.Module | Callable[..., Any], concrete_args: Mapping[str, Any] | Sequence[Any] | None
@@ -1242,7 +1254,9 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Hear of a call of a module (see `fxplug.capture.interception`)."""
         kind = type(module)
         treated = self._leaf_classes.get(kind)
-        if treated in _USUAL and (path := self._paths.get(id(module))) is not None:
+        if treated in _DIRECT_WAYS and (path := self._paths.get(id(module))) is not None:
+            if treated == "entered plainly":
+                return self._enter_plainly(path, module, args, kwargs)
             if treated == "layer in question":
                 ask = self.policy.is_leaf_module
                 answer = None if ask is None else ask(module, path, self.context)
@@ -1293,6 +1307,31 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 return self._enter_layer(path, module, args, kwargs)
         return self.enter_module(path, module, partial(original_call, module), args, kwargs)
 
+    def _enter_plainly(
+        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run the forward of a module of a plain program as `enter_module` does, past what looks for hooks around it.
+
+        Args:
+            path: Of the module.
+            module: One of a class that the program has, and nobody has a say in.
+            args: Of the call.
+            kwargs: Of the call.
+        """
+        if _COMPILED_CALL in module.__dict__:  # Something else runs in the place of its forward.
+            return self.enter_module(path, module, partial(original_call, module), args, kwargs)
+        kind = type(module)
+        if self._plain is not None and kind in self._plain.asks_for_training:
+            self._surroundings.note_flag_at("", path, module)
+        former = self._place
+        around = former.origin(_FRAMES_OF_A_LEAF)
+        place = self._place = Place(_PLAINLY_CODE, around, ModuleScope(path, kind, former.scope))
+        place.session, place.looked = former.session, former.looked
+        try:
+            return module.forward(*args, **kwargs)
+        finally:
+            self._place = former
+
     def _enter_layer(self, path: str, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record what a layer of torch does, in place of a call of it."""
         if self.layer_records is not None:
@@ -1338,7 +1377,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         if is_wrapper(kind):
             return "wrapper"
         if not self.is_leaf_module(module, ""):
-            return "entered"
+            return "entered plainly" if self._enters_plainly(kind) else "entered"
         if _may_give_none(kind):
             return "leaf"
         if self._entered.may_enter:
@@ -1346,6 +1385,13 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         if self.policy.is_leaf_module is None:
             return "layer"
         return "layer in question" if self._is_plain else "layer that may be entered"
+
+    def _enters_plainly(self, kind: type[nn.Module]) -> bool:
+        """Return whether modules of a class, which are no leaves, only have their forwards run, and nobody is asked."""
+        policy = self.policy
+        is_asked = policy.is_leaf_module is not None or policy.unwrap_module is not None
+        is_own = self._is_plain and self._calls_plainly and not is_asked
+        return is_own and is_called_as_modules_are(kind) and not is_layer_of_torch(kind)
 
     def _call_as_replaced(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of a call of a module in a tracer of which a subclass replaces what concerns modules."""
@@ -1366,7 +1412,19 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Record a call of a leaf as `call_module` does, for a tracer that customises nothing about it."""
         if self._ended:
             raise _trace_is_over("call_module", path)
-        origin = self._place.origin_of_call(path, type(module), _FRAMES_OF_A_LEAF)
+        place = self._place
+        frame = sys._getframe(_FRAMES_OF_A_LEAF - 1)  # pyright: ignore[reportPrivateUsage]
+        if frame is place.frame:  # As `Place.origin_of_call`, without the call.
+            origin: StoredOrigin = [
+                frame.f_code,
+                frame.f_lasti,
+                place.caller,
+                place.scope,
+                path,
+                type(module),
+            ]
+        else:
+            origin = place.origin_of_call(path, type(module), _FRAMES_OF_A_LEAF)
         if not kwargs and len(args) == 1 and (type(args[0]) is Proxy or type(args[0]) in _MIXED_PROXIES):
             given = args[0].node
             node = self.graph._create_at("call_module", path, given, origin)  # pyright: ignore[reportPrivateUsage]
@@ -1539,8 +1597,13 @@ _HOLDING_NOTHING = (type, nn.Module, OpOverload, ClosureCall)
 _TEXT = frozenset((str,))
 _WITH_METHODS = FORWARDS | STATEFUL_USES | {"training"}
 """What is no question in a plain program: it holds nothing that has a state of its own."""
+_NEEDED_BY_FEW = "_states", "_regions", "_surroundings", "_settings", "_constants"
+"""Attributes that a plain program leaves alone."""
 _WITHOUT_LINE = frozenset(("placeholder", "output"))
 _USUAL = frozenset(("layer", "layer in question"))
+_DIRECT_WAYS = _USUAL | {"entered plainly"}
+_COMPILED_CALL = "_compiled_call_impl"
+"""Under this name a module has what runs in place of its call, if it was compiled."""
 _LAYERS = _USUAL | {"layer that may be entered"}
 _LEAVES = _LAYERS | {"leaf"}
 _FRAMES_OF_A_LEAF = 4
@@ -1560,3 +1623,4 @@ _METHODS: dict[str, Any] = {
 }
 _TRACE_CODE = Tracer.trace.__code__
 _ENTER_CODE = Tracer.enter_module.__code__
+_PLAINLY_CODE = Tracer._enter_plainly.__code__  # pyright: ignore[reportPrivateUsage]

@@ -34,6 +34,10 @@ _SLOTS = ((LOCAL, 1), (NAME, 2), (LOCAL, 3), (LOCAL, 0), (LOCAL, 4))
 
 _INFIX = {id(function): f"{MARK} = {MARK} {symbol} {MARK}" for function, symbol in INFIX.items()}
 """Id of a binary operator -> the shape of a statement that applies it to two locals."""
+_IN_PLACE = {
+    id(function): f"{MARK} = {MARK}; {MARK} {symbol} {MARK}" for function, symbol in AUGMENTED.items()
+}
+"""The same for operators such as ``+=``, whose result is the first operand under another name."""
 
 
 def are_straight(nodes: Sequence[Node]) -> bool:
@@ -152,15 +156,20 @@ class _Emitter:
         return base
 
     def _emit_infix(self, node: Node, ending: list[Node] | None) -> bool:
-        """Write ``a + b`` and its like for two nodes; return whether the node is such a one."""
+        """Write ``a + b`` or ``a += b`` and their like for two nodes; return whether the node is such a one."""
         args = node._args
         if len(args) != 2 or node._kwargs or node._type is not None:
             return False
-        shape = _INFIX.get(id(node._target))
-        if shape is None or args[0].__class__ is not Node or args[1].__class__ is not Node:
+        if args[0].__class__ is not Node or args[1].__class__ is not Node:
             return False
-        name = node._name
-        operands = (name, args[0]._name, args[1]._name)
+        name, target = node._name, id(node._target)
+        shape = _INFIX.get(target)
+        if shape is not None:
+            operands = (name, args[0]._name, args[1]._name)
+        elif (shape := _IN_PLACE.get(target)) is not None:
+            operands = (name, args[0]._name, name, args[1]._name)
+        else:
+            return False
         if ending is not None:
             shape += _freeing(len(ending))
             operands += tuple([value._name for value in ending])

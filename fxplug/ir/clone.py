@@ -55,7 +55,12 @@ def clone_nodes(source: Ring, owner: NodeOwner, destination: Ring) -> dict[Node,
     destination.length = source.length
     destination.numbered = source.numbered
     for node, copy in mapping.items():
-        _copy_arguments(node, copy, mapping)
+        inputs, args = node._inputs, node._args
+        if isinstance(inputs, Node) and not node._kwargs and len(args) == 1 and args[0] is inputs:
+            copy._inputs = used = mapping[inputs]  # Written out: most nodes of a network.
+            copy._args, copy._kwargs = (used,), EMPTY_DICT
+        else:
+            _copy_arguments(node, copy, mapping)
         users = node._users
         if isinstance(users, dict):
             copy._users = {mapping[user]: None for user in users}
@@ -73,14 +78,6 @@ def _copy_arguments(node: Node, copy: Node, mapping: Mapping[Node, Node]) -> Non
         return
     if isinstance(inputs, Node):
         copy._inputs = mapping[inputs]
-        if (
-            node._args.__class__ is tuple
-            and len(node._args) == 1
-            and node._args[0] is inputs
-            and not node._kwargs
-        ):
-            copy._args, copy._kwargs = (copy._inputs,), EMPTY_DICT
-            return
     else:
         copy._inputs = tuple([mapping[used] for used in inputs])
     copy._args = cast("tuple[Any, ...]", map_arg(node._args, mapping.__getitem__)) if inputs else node._args

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
 from contextlib import contextmanager
 from itertools import islice
-from operator import is_
+from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -21,7 +20,7 @@ from fxplug.semantics.internals import (
     SWITCHES,
     compiles_functions,
     is_listening,
-    modules_below,
+    modules_in_order,
     modules_of,
 )
 from fxplug.semantics.storages import StorageJournal
@@ -38,6 +37,12 @@ __all__ = ["Snapshot"]
 _NESTED = (dict, list, set, tuple)
 _CONTAINERS = frozenset({dict, OrderedDict, list, set, tuple})
 _SCALARS = frozenset({bool, int, float, str, type(None)})
+_ATTRIBUTES = tuple(ATTRIBUTES_OF_MODULES)
+_hooks_in, _tables_in, _switches_in = (
+    itemgetter(*map(_ATTRIBUTES.index, names)) for names in (HOOK_TABLES, OTHER_TABLES, SWITCHES)
+)
+"""Return the values of what every module has, of all values of its attributes."""
+_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _TABLES = frozenset({"_parameters", "_buffers", "_modules"})
 _NOT_PERSISTENT = "_non_persistent_buffers_set"
 _SETTINGS = (int, float, str, tuple, type(None))
@@ -57,7 +62,7 @@ class _Graph:
         self.graph = owner.graph
         self.version = owner.graph.version
         if self.graph not in known:  # Several modules may run one graph, and go on doing so.
-            known[self.graph] = copy.deepcopy(self.graph)
+            known[self.graph] = self.graph.__deepcopy__()
             known[self.graph].observers = list(self.graph.observers)
         self._copy = known[self.graph]
 
@@ -111,7 +116,7 @@ class Snapshot:
         self._tensors: list[torch.Tensor] = []
         self._properties: list[tuple[type, dict[str, property]]] = []
         copies: dict[Graph, Graph] = {}
-        parts = [part for _, part in modules_below(module)]
+        parts = modules_in_order(module)
         self._graphs = [_Graph(part, copies) for part in parts if isinstance(part, GraphModule)]
         self.version = module.graph.version
         """Version of the graph."""
@@ -137,20 +142,21 @@ class Snapshot:
 
     def _keep_attributes(self, attributes: dict[str, Any]) -> None:
         """Note what a module holds."""
-        own = attributes.values()
-        if [*attributes][: len(ATTRIBUTES_OF_MODULES)] != ATTRIBUTES_OF_MODULES:
+        own = (*attributes.values(),)
+        if (*islice(attributes, len(_ATTRIBUTES)),) != _ATTRIBUTES:
             self._keep(own)
             return
         # What every module has comes first, and most of it is a table of hooks, in which there are none.
-        if any(map(attributes.__getitem__, HOOK_TABLES)):
-            self._keep([attributes[name] for name in HOOK_TABLES])
-        for name in OTHER_TABLES:
-            table = attributes[name]
+        hooks = _hooks_in(own)
+        if any(hooks):
+            self._keep(hooks)
+        for table in _tables_in(own):
             if table:
                 self._keep_table(table)
-        if not _SCALARS.issuperset(map(type, map(attributes.__getitem__, SWITCHES))):
-            self._keep([attributes[name] for name in SWITCHES])
-        self._keep(islice(own, len(ATTRIBUTES_OF_MODULES), None))
+        switches = _switches_in(own)
+        if not _SCALARS.issuperset(map(type, switches)):
+            self._keep(switches)
+        self._keep(own[len(_ATTRIBUTES) :])
 
     def _keep(self, values: Iterable[Any]) -> None:
         """Note the tensors among values, and what containers hold; those in them, too."""
@@ -168,14 +174,16 @@ class Snapshot:
 
     def _keep_table(self, table: Any) -> None:
         """Note a table of parameters, buffers or modules."""
-        if table.__class__ is dict and _CONTAINERS.isdisjoint(map(type, table.values())):
-            elements: dict[str, Any] = table.copy()
-            if id(table) not in self._contents:
-                self._containers.append(table)
-            self._contents[id(table)] = elements
-            self._tensors += [value for value in elements.values() if isinstance(value, torch.Tensor)]
-        else:
+        if table.__class__ is not dict or not _CONTAINERS.isdisjoint(map(type, table.values())):
             self._keep([table])
+            return
+        if id(table) not in self._contents:
+            self._containers.append(table)
+        self._contents[id(table)] = table.copy()
+        if _TENSORS.issuperset(map(type, table.values())):  # As in most tables, but for those of modules.
+            self._tensors += table.values()
+        else:
+            self._tensors += [value for value in table.values() if isinstance(value, torch.Tensor)]
 
     def _keep_attributes_of_tensors(self) -> None:
         """Note what tensors have as attributes, such as the scale of a weight; the tensors there may have some, too."""
@@ -207,13 +215,13 @@ class Snapshot:
     @contextmanager
     def watching(self) -> Generator[None]:
         """Hear of what is written while the context lasts."""
-        runs_functions = any(
-            compiles_functions(node.target)
+        targets = {
+            id(node.target): node.target
             for entry in self._graphs
-            for node in entry.graph.nodes
+            for node in entry.graph.nodes.listed()
             if node.op == "call_function"
-        )
-        if runs_functions:
+        }
+        if any(map(compiles_functions, targets.values())):
             # Such operators compile what they run. Beside a mode that hears of operators that fails, then and later.
             self.journal.save_all()
             yield

@@ -664,6 +664,23 @@ def modules_below(root: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
+def modules_in_order(root: nn.Module) -> list[nn.Module]:
+    """Return the modules of `modules_below`, in the same order."""
+    found: list[nn.Module] = []
+    seen: set[int] = set()
+    pending: list[nn.Module] = [root]
+    while pending:
+        module = pending.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        found.append(module)
+        if module._modules:
+            children = [child for child in module._modules.values() if child is not None]
+            pending += children[::-1]
+    return found
+
+
 def every_module(root: nn.Module) -> list[nn.Module]:
     """Return a module and all below it, each once, in no particular order."""
     found: list[nn.Module] = []

@@ -67,25 +67,39 @@ class StorageJournal(LightDispatchMode):
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         super().__init__()
         known = {id(tensor): tensor for tensor in tensors}
-        self._records: list[_Record] = []
-        self._watched: dict[Any, torch.Tensor] = {}
-        self._sizes: dict[Any, int] = {}
+        noted: list[Any] = []
+        watched: dict[Any, torch.Tensor] = {}
+        sizes: dict[Any, int] = {}
+        self._noted, self._watched, self._sizes = noted, watched, sizes
         waiting = list(known.values())
-        for tensor in waiting:  # It grows meanwhile.
-            gradient = tensor.grad if tensor.is_leaf else None
+        for tensor in waiting:  # It grows meanwhile. Written out: a model has hundreds of tensors.
+            needs_gradient = tensor.requires_grad
+            gradient = tensor.grad if not needs_gradient or tensor.is_leaf else None
             if gradient is not None and id(gradient) not in known:
                 known[id(gradient)] = gradient
                 waiting.append(gradient)
-            record = _record_of(tensor, gradient)
-            self._records.append(record)
-            for plain in memory_of(record.alias) if record.alias is not None else ():
+            kind, attributes = type(tensor), vars(tensor)
+            alias = tensor.data if kind in _PLAIN else _alias_of(tensor)
+            hooks = _NO_HOOKS if hook_tables_of(tensor) == _NO_TABLES else _hooks_of(tensor)
+            attributes = attributes.copy() if attributes else _NO_ATTRIBUTES
+            noted += tensor, alias, needs_gradient, gradient, kind, attributes, hooks
+            if alias is None:
+                continue
+            # As `memory_of` says, without a call for each.
+            is_usual = type(alias) is torch.Tensor and alias.layout is torch.strided and not alias.is_meta
+            for plain in (alias,) if is_usual else memory_of(alias):
                 key, size = storage_and_size_of(plain)
-                self._watched[key], self._sizes[key] = plain, size
+                watched[key], sizes[key] = plain, size
         self._saved: dict[Any, torch.UntypedStorage] = {}
         self._heard: set[Any] = set()
         """The storages of which an operator said that it writes them."""
         self.listener: Callable[[Callable[..., Any]], None] | None = None
         """Told of each operator before it runs."""
+
+    @property
+    def _records(self) -> list[_Record]:
+        """What each tensor was. Most journals are never asked, and a list is one object, whatever is in it."""
+        return [_Record(*parts) for parts in zip(*[iter(self._noted)] * len(_Record._fields), strict=True)]
 
     def on_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Copy what is about to be written, and run the operator."""
@@ -176,27 +190,14 @@ class StorageJournal(LightDispatchMode):
                         f"memory of {size} bytes was resized to {now}, and nobody knows what it held"
                     )
                     attempt(storage.resize_, size)
+            records = self._records
             for step in (_restore_data, _restore_gradient):  # A gradient has to fit the tensor by then.
-                for record in self._records:
+                for record in records:
                     attempt(step, record)
         return failures
 
 
 _NO_ATTRIBUTES: dict[str, Any] = {}
-
-
-def _record_of(tensor: torch.Tensor, gradient: torch.Tensor | None) -> _Record:
-    kind, attributes = type(tensor), vars(tensor)
-    parts = (
-        tensor,
-        tensor.data if kind in _PLAIN else _alias_of(tensor),
-        tensor.requires_grad,
-        gradient,
-        kind,
-        attributes.copy() if attributes else _NO_ATTRIBUTES,
-        _hooks_of(tensor),
-    )
-    return tuple.__new__(_Record, parts)  # A third of what the class itself takes.
 
 
 def _alias_of(tensor: torch.Tensor) -> torch.Tensor | None:
