@@ -384,8 +384,9 @@ class Graph(CodeOwner):
         kwargs: immutable_dict,
         inputs: list[Node],
         origin: StoredOrigin,
+        name: str | None = None,
     ) -> Node:
-        """Make what ``create_node(op, target, args, kwargs)`` does, for a tracer that has looked at the arguments.
+        """Make what ``create_node(op, target, args, kwargs, name)`` does, for whoever has looked at the arguments.
 
         Args:
             op: ``"call_function"`` or ``"call_method"``.
@@ -394,6 +395,7 @@ class Graph(CodeOwner):
             kwargs: The same.
             inputs: The nodes among both, in order.
             origin: Where in a program the node comes from.
+            name: A wish for the name; by default it is made from the target.
 
         Returns:
             The new node.
@@ -405,11 +407,11 @@ class Graph(CodeOwner):
         for one in inputs:
             is_ours = is_ours and one.graph is self and one._position is not ERASED
         if not is_ours:
-            return self.create_node(op, target, args, kwargs, None, None, origin)
+            return self.create_node(op, target, args, kwargs, name, None, origin)
         # Written out, as in `_create_at`: most nodes of a trace are made in one of both.
         node = Node.__new__(Node)
         node.graph = self
-        node._name = self._namespace.create_name(self._candidate(op, target))
+        node._name = self._namespace.create_name(self._candidate(op, target) if name is None else name)
         node._op = op
         node._target = target
         node._type = node._meta = node._users = None

@@ -237,11 +237,19 @@ class Editor:
         has_to_hear = order.has_to_hear
         for old in calls:
             if old in moved:
-                new = moved[old]
-                for user in [user for user in old.users if user not in calls]:
-                    _use_instead(user, old, new)
+                new, users = (
+                    moved[old],
+                    old._users,
+                )  # `Node.users` would make a dict for the one that most have.
+                for user in (users,) if users.__class__ is Node else tuple(users or ()):
+                    if user in calls:
+                        continue
+                    if new.__class__ is Node:
+                        user.replace_input_with(old, new)
+                    else:
+                        _use_instead(user, old, new)
         for node in calls[::-1]:
-            if not node.users:  # What the pattern keeps is used elsewhere.
+            if not node._users:  # What the pattern keeps is used elsewhere.
                 if has_to_hear:
                     order.forget(node)
                 graph.erase_node(node)
@@ -337,9 +345,7 @@ def _shared_inside(pattern: Template) -> Iterator[tuple[Node, Node]]:
 
 
 def _use_instead(user: Node, old: Node, new: Argument) -> None:
-    if new.__class__ is Node:
-        user.replace_input_with(old, new)
-        return
+    """Let a node use something that is no other node."""
 
     def swap(used: Node) -> Argument:
         return new if used is old else used

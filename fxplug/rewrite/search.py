@@ -139,7 +139,8 @@ class Search:
         """Return whether nothing but the anchor is used outside, as most often; if not, `_result` asks at length."""
         region = nodes[0]._region
         for node in nodes[1:]:
-            if len(node.users) > 1 or node._region is not region:
+            users = node._users  # `Node.users` would make a dict for the one that most have.
+            if (users.__class__ is dict and len(users) > 1) or node._region is not region:
                 return False
         for wanted in self._inputs:
             value = found[wanted]

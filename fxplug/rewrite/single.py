@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fxplug.ir import PATH_OPCODES, Graph, Node
+from fxplug.ir.arguments import EMPTY_DICT
 from fxplug.ir.origins import DerivedOrigins
 
 if TYPE_CHECKING:
@@ -59,11 +60,18 @@ class SingleCall:
         # As `inserting_before` does, but nothing is erased meanwhile.
         former, graph._insertion = graph._insertion, (place, True)
         try:
-            node = graph.create_node(call._op, call._target, args, None, call._name, call._type)
+            if FLAT.issuperset(map(type, args)):
+                inputs = [value for value in args if value.__class__ is Node]
+                node = graph._create_alike(
+                    call._op, call._target, args, EMPTY_DICT, inputs, call._origin, call._name
+                )
+                node._type = call._type
+            else:
+                node = graph.create_node(call._op, call._target, args, None, call._name, call._type)
+                node._origin = call._origin
         finally:
             graph._insertion = former
         node._region = match.around
-        node._origin = call._origin
         return node
 
     def inherit(self, node: Node, old: Node, match: InternalMatch, made_by: MadeBy) -> None:
@@ -73,10 +81,16 @@ class SingleCall:
             stored = call._origin
             # One that was replaced before is asked now: else the chain would grow with every rewrite.
             # Two that were read off the same line are two, as long as nobody has read them, too.
-            if stored is not None and not (
-                stored in parents if isinstance(stored, tuple) else any(stored is known for known in parents)
-            ):
-                parents.append(stored.all() if isinstance(stored, DerivedOrigins) else stored)
+            if stored is None or (parents and (call is old or _is_among(stored, parents))):
+                continue
+            parents.append(stored.all() if isinstance(stored, DerivedOrigins) else stored)
         # A graph made by hand may not know.
         if parents or node._origin is not None:
             node._origin = DerivedOrigins(parents or [node._origin], made_by)
+
+
+def _is_among(stored: StoredOrigin, parents: list[StoredOrigin]) -> bool:
+    if isinstance(stored, tuple):
+        return stored in parents
+    # Not by equality: one that was read off a list is another one. Not by a generator: it is asked of every match.
+    return bool([known for known in parents if known is stored])
