@@ -300,6 +300,11 @@ class Node(NodeDescription):
         self._users = made = {} if users is None else {users: None}
         return made
 
+    def _user_tuple(self) -> tuple[Node, ...]:
+        """Return the users, without a dict for the one that most nodes have."""
+        users = self._users
+        return tuple(users) if isinstance(users, dict) else () if users is None else (users,)
+
     @users.setter
     def users(self, users: dict[Node, None]) -> None:
         self._users = users if users.__class__ is dict else dict(users)

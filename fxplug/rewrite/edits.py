@@ -237,16 +237,9 @@ class Editor:
         has_to_hear = order.has_to_hear
         for old in calls:
             if old in moved:
-                new, users = (
-                    moved[old],
-                    old._users,
-                )  # `Node.users` would make a dict for the one that most have.
-                for user in (users,) if users.__class__ is Node else tuple(users or ()):
-                    if user in calls:
-                        continue
-                    if new.__class__ is Node:
-                        user.replace_input_with(old, new)
-                    else:
+                new = moved[old]
+                for user in old._user_tuple():
+                    if user not in calls:
                         _use_instead(user, old, new)
         for node in calls[::-1]:
             if not node._users:  # What the pattern keeps is used elsewhere.
@@ -255,9 +248,8 @@ class Editor:
                 graph.erase_node(node)
         if replacement.reads:
             self._erase_reads(match, replacement, set(calls))
-        if has_to_hear:
-            for node in made:
-                order.learn(node)
+        for node in made if has_to_hear else ():
+            order.learn(node)
 
     def _erase_reads(self, match: InternalMatch, replacement: Replacement, members: set[Node]) -> None:
         """Take out the attributes that were read for the pattern, unless others use them."""
@@ -345,7 +337,9 @@ def _shared_inside(pattern: Template) -> Iterator[tuple[Node, Node]]:
 
 
 def _use_instead(user: Node, old: Node, new: Argument) -> None:
-    """Let a node use something that is no other node."""
+    if new.__class__ is Node:
+        user.replace_input_with(old, new)
+        return
 
     def swap(used: Node) -> Argument:
         return new if used is old else used

@@ -140,7 +140,7 @@ class Search:
         region = nodes[0]._region
         for node in nodes[1:]:
             users = node._users  # `Node.users` would make a dict for the one that most have.
-            if (users.__class__ is dict and len(users) > 1) or node._region is not region:
+            if (isinstance(users, dict) and len(users) > 1) or node._region is not region:
                 return False
         for wanted in self._inputs:
             value = found[wanted]
