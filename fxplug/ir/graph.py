@@ -181,7 +181,7 @@ class Graph(CodeOwner):
             wanted: Called with opcode and target, once for each pair of them.
         """
         if self._index is None:
-            return nodes_that_call(self._ring.iterate(), wanted)
+            return nodes_that_call(self.nodes.listed(), wanted)
         found = self._index.that_call(wanted)
         self._ring.number()
         return sorted(found, key=position_of)

@@ -411,8 +411,13 @@ class Node(NodeDescription):
             else:
                 inputs = tuple(dict.fromkeys([value for value in args if value.__class__ is Node]))
                 self._inputs = inputs[0] if len(inputs) == 1 else inputs
-            if old_input is not new_input and old_input._is_used_by(self):
-                old_input._end_use(self)
+            users = old_input._users
+            if old_input is new_input:
+                pass
+            elif users is self:
+                old_input._users = None
+                new_input._start_use(self)
+            elif isinstance(users, dict) and users.pop(self, self) is None:
                 new_input._start_use(self)
             self.graph.node_changed(self)
             return

@@ -4,6 +4,7 @@
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
 
+from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -94,17 +95,17 @@ def nodes_that_call(nodes: Iterable[Node], wanted: Callable[[str, Any], bool]) -
         nodes: They are walked through once, which takes less than making an index of them.
         wanted: Called with opcode and target, once for each pair of them.
     """
-    known: dict[tuple[str, Any], bool] = {}
+    known: dict[str, dict[Any, bool]] = defaultdict(dict)
     found: list[Node] = []
     for node in nodes:
-        key = node._op, node._target
+        target, answers = node._target, known[node._op]
         try:
-            answer = known.get(key)
+            answer = answers.get(target)
         except TypeError:  # An unhashable callable.
-            answer = wanted(*key)
+            answer = wanted(node._op, target)
         else:
             if answer is None:
-                answer = known[key] = wanted(*key)
+                answer = answers[target] = wanted(node._op, target)
         if answer:
             found.append(node)
     return found

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Node
 
-__all__ = ["Rewrite", "RewriteLimit", "allows_rewrite"]
+__all__ = ["Rewrite", "RewriteLimit", "allows_rewrite", "is_limited"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,11 @@ class RewriteLimit:
 
 
 _CURRENT: ContextVar[RewriteLimit | None] = ContextVar("rewrite_limit", default=None)
+
+
+def is_limited() -> bool:
+    """Return whether anybody has a say in rewrites: asking of each of thousands takes its time."""
+    return _CURRENT.get() is not None
 
 
 def allows_rewrite(node: Node, what: str) -> bool:

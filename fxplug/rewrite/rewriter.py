@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fxplug.errors import InvalidArgumentError, PatternError
@@ -146,6 +147,8 @@ def _replace(
                 chosen = editor.prepare(wanted, asked("callback", replacement_callback, given, node))
         return chosen is not None and editor.plan(match, chosen)
 
-    for _ in matcher.find(gm.graph, node_name_match=node_name_match, accepts=accepts):
+    asks_nobody = common is not None and not filters and replacement_callback is None
+    plan = partial(editor.plan, replacement=common) if asks_nobody else accepts
+    for _ in matcher.find(gm.graph, node_name_match=node_name_match, accepts=plan):
         pass
     return editor.apply()

@@ -131,9 +131,7 @@ class Search:
             return self._result(_Found(found, set(nodes)))
         calls = (nodes[1], nodes[0]) if len(nodes) == 2 else tuple(sorted(nodes, key=_position_of))
         values = [found[node] for node in self._inputs]
-        return InternalMatch(
-            self._wanted.anchors, found, values, [candidate], members=calls, around=candidate._region
-        )
+        return InternalMatch(self._wanted.anchors, found, values, [candidate], {}, calls, candidate._region)
 
     def _is_closed(self, found: dict[Node, Any], nodes: list[Node]) -> bool:
         """Return whether nothing but the anchor is used outside, as most often; if not, `_result` asks at length."""
