@@ -147,8 +147,9 @@ def _replace(
                 chosen = editor.prepare(wanted, asked("callback", replacement_callback, given, node))
         return chosen is not None and editor.plan(match, chosen)
 
-    asks_nobody = common is not None and not filters and replacement_callback is None
-    plan = partial(editor.plan, replacement=common) if asks_nobody else accepts
+    plan = accepts
+    if common is not None and not filters and replacement_callback is None:
+        plan = partial(editor.plan, replacement=common)
     for _ in matcher.find(gm.graph, node_name_match=node_name_match, accepts=plan):
         pass
     return editor.apply()
