@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch import nn
 
 from fxplug.capture.callsites import (
     UNCLEAR,
@@ -24,7 +25,7 @@ from fxplug.capture.callsites import (
 )
 from fxplug.capture.kinds import held_value, kind_of_node
 from fxplug.capture.questions import unknown_value
-from fxplug.capture.sameness import tell_apart
+from fxplug.capture.sameness import passes_on, tell_apart
 from fxplug.capture.sessions import active
 from fxplug.capture.sources import passes_calls_on, place_in_program
 from fxplug.semantics.internals import TYPE_QUESTIONS
@@ -108,6 +109,11 @@ def _kind(proxy: Any, tracer: Any) -> Kind | None:
     return kind_of_node(proxy.node, tracer.root)
 
 
+def _told_class(proxy: Any, tracer: Any) -> type | None:
+    """Return the class of a value where its program runs besides: examples say more than annotations."""
+    return None if tracer is None or "attr" in vars(proxy) else tracer.tell(proxy, "__class__")
+
+
 def _asker(frame: FrameType | None, tracer: Any) -> FrameType | None:
     """Return the frame of the program that asks; None where the program does not."""
     while frame is not None and frame.f_code.co_name in _TRANSPARENT:
@@ -166,12 +172,11 @@ def class_of(proxy: Any, frame: FrameType) -> type:
         return type(proxy)
     else:
         question = "isinstance asks for the class of a value"
-    kind = _kind(proxy, tracer)
-    if kind is None:
-        told = None if tracer is None or "attr" in vars(proxy) else tracer.tell(proxy, "__class__")
-        if told is None:
-            raise _unknown_kind(proxy, question)
+    if (told := _told_class(proxy, tracer)) is not None:
         return told
+    kind = _kind(proxy, tracer)
+    if kind is None or (_asks_for_parameters(classes) and _may_be_parameter(proxy, kind, tracer)):
+        raise _unknown_kind(proxy, question)
     if classes is not None and issubclass(kind.cls, torch.Tensor) and not _is_answerable(classes):
         raise unknown_value(
             proxy,
@@ -182,6 +187,32 @@ def class_of(proxy: Any, frame: FrameType) -> type:
             "FXP-T040",
         )
     return kind.cls
+
+
+def _asks_for_parameters(classes: Any) -> bool:
+    """Return whether what is asked tells parameters from other tensors: their class, or for any class at all."""
+    if isinstance(classes, tuple):
+        return any(map(_asks_for_parameters, classes))
+    return classes is None or (isinstance(classes, type) and issubclass(classes, nn.Parameter))
+
+
+def _may_be_parameter(proxy: Any, kind: Kind, tracer: Any) -> bool:
+    """Return whether a value may be a weight, which a call returns as it was given: ``self.weight.contiguous()``."""
+    if kind.cls is not torch.Tensor or "attr" in vars(proxy):
+        return False
+    waiting, seen = [proxy.node], {proxy.node}
+    while waiting:
+        node = waiting.pop()
+        if node.op == "get_attr" and isinstance(held_value(node, tracer.root), nn.Parameter):
+            return True
+        further = [one for one in node.all_input_nodes if one not in seen] if _hands_on(node, tracer) else []
+        seen.update(further)
+        waiting += further
+    return False
+
+
+def _hands_on(node: Any, tracer: Any) -> bool:
+    return node.op not in {"placeholder", "get_attr"} and passes_on(node, tracer.root)
 
 
 def _is_answerable(classes: Any) -> bool:
@@ -348,8 +379,10 @@ def _type(original: Any, proxy: Any, *rest: Any) -> Any:
     tracer = _tracer(proxy)
     if rest or tracer is None:
         return original(proxy, *rest)
+    if (told := _told_class(proxy, tracer)) is not None:
+        return told
     kind = _kind(proxy, tracer)
-    if kind is None:
+    if kind is None or _may_be_parameter(proxy, kind, tracer):
         raise _unknown_kind(proxy, "type() asks for the class of a value")
     return kind.cls
 

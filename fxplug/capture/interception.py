@@ -95,7 +95,7 @@ __all__ = [
     "entering",
     "entering_module",
     "entering_plainly",
-    "hear_of_lengths",
+    "hear_of_questions",
     "intercept",
     "original_call",
     "originals",
@@ -631,12 +631,12 @@ def entering_plainly(module: nn.Module) -> bool | None:
     return None if session is None else enter_plainly(_patches, session, module)
 
 
-def hear_of_lengths(namespaces: Iterable[dict[str, Any]]) -> None:
-    """Hear of calls of ``len`` by the functions of some modules of Python, which are given by what they find."""
+def hear_of_questions(namespaces: Iterable[tuple[dict[str, Any], frozenset[str]]]) -> None:
+    """Hear of calls of functions of Python by the functions of some modules, given by what they find, and the names."""
     session = active.get()
     if session is not None:
-        for namespace in namespaces:
-            hear_of_asked(_patches, session, namespace, frozenset({"len"}))
+        for namespace, names in namespaces:
+            hear_of_asked(_patches, session, namespace, names)
 
 
 def entering_module(module: nn.Module) -> None:

@@ -185,7 +185,7 @@ OF_CONTAINERS = frozenset(
             "round",
             "str",
         ),
-        *("sum", "tuple", "zip"),
+        *("sum", "tuple", "type", "zip"),
     }
 )
 """Those that a traced value hears of when it is among what they are given, and that are harmless to anything else."""
@@ -226,12 +226,15 @@ def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads |
     if not code.co_argcount and code.co_flags & inspect.CO_VARARGS:
         return None  # Its object may be among the others.
     scan = scan_of(code)
-    if scan.asks - _ASKED or scan.pairs or scan.forwards or scan.is_blind:
+    if scan.asks - _ASKED - {"type"} or scan.pairs or scan.forwards or scan.is_blind:
         return None
     if any(modes_named(scan.names)) or not scan.names.isdisjoint(OF_SEQUENCES):
         return None
     entries = list(dis.get_instructions(code))
-    reader = _Reader(own, _classes_asked(entries) if "isinstance" in scan.globals else frozenset())
+    classes = _classes_named(entries, scan.globals)
+    if classes is None:
+        return None
+    reader = _Reader(own, classes)
     if scan.tests or scan.comparisons or inner or not scan.globals.isdisjoint(OF_CONTAINERS):
         reader.needs_examples = True
     if not all(map(reader.take, entries)):
@@ -247,6 +250,13 @@ def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads |
 
 
 _COMPREHENSIONS = frozenset({"<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"})
+
+
+def _classes_named(entries: list[dis.Instruction], names: Collection[str]) -> frozenset[int] | None:
+    """Return the offsets at which names of classes are read for a question; None where ``type`` does anything else."""
+    asked = _classes_asked(entries) if "isinstance" in names else frozenset[int]()
+    compared = _classes_compared(entries) if "type" in names else frozenset[int]()
+    return None if compared is None else asked | compared
 
 
 def _classes_asked(entries: list[dis.Instruction]) -> frozenset[int]:
@@ -265,6 +275,28 @@ def _classes_asked(entries: list[dis.Instruction]) -> frozenset[int]:
         targets = any(one.is_jump_target for one in rest[: len(classes) + 2])
         if is_of_variable and not targets and ends in (["CALL"], ["CALL_FUNCTION"]):
             found.update(one.offset for one in classes if one.opname == "LOAD_GLOBAL")
+    return frozenset(found)
+
+
+def _classes_compared(entries: list[dis.Instruction]) -> frozenset[int] | None:
+    """Return the same where ``type(x) is A`` and ``type(x) is not A`` ask; None where anything else is done with it."""
+    entries = [entry for entry in entries if entry.opname not in _WITHOUT_EFFECT]
+    found: set[int] = set()
+    for index, entry in enumerate(entries):
+        if entry.argval != "type" or not entry.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")):
+            continue
+        call, rest = entries[index + 1 : index + 3], entries[index + 3 :]
+        is_of_variable = [one.opname for one in call] in (
+            ["LOAD_FAST", "CALL"],
+            ["LOAD_FAST", "CALL_FUNCTION"],
+        )
+        names = list(takewhile(lambda one: one.opname == "LOAD_ATTR", rest[1:]))
+        ends = rest[1 + len(names) :][:1]
+        is_of_class = bool(ends) and rest[0].opname == "LOAD_GLOBAL" and ends[0].opname == "IS_OP"
+        targets = any(one.is_jump_target for one in (*call, *rest[: len(names) + 2]))
+        if not (is_of_variable and call[1].arg == 1 and is_of_class) or targets:
+            return None
+        found.add(rest[0].offset)
     return frozenset(found)
 
 
@@ -560,7 +592,7 @@ class _Reader:
             return True
         if name == "IS_OP" or name.endswith(("IF_NONE", "IF_NOT_NONE")):
             self.needs_examples |= not top.startswith("held")
-            return name != "IS_OP" or top.endswith("None")
+            return name != "IS_OP" or top.endswith("None") or (top == "global" and self._is_class)
         if name in {"STORE_FAST", "STORE_DEREF"}:
             self._variables.add(entry.argval)
             return entry.argval != self._own

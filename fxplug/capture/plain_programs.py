@@ -42,9 +42,10 @@ class PlainProgram(NamedTuple):
     """The lists and dicts of constants that they read off modules, each with a copy."""
 
     @property
-    def asking(self) -> list[dict[str, Any]]:
-        """The globals of those that call ``len``."""
-        return [function.__globals__ for function, code, *_ in self.parts if "len" in code.co_names]
+    def asking(self) -> list[tuple[dict[str, Any], frozenset[str]]]:
+        """The globals of those that call ``len`` or ``type``, and which of both."""
+        asked = [(function.__globals__, _HEARD & {*code.co_names}) for function, code, *_ in self.parts]
+        return [(namespace, names) for namespace, names in asked if names]
 
 
 def plain_program(
@@ -104,6 +105,10 @@ def plain_program(
     return PlainProgram(codes, found, frozenset(asking), *_on_examples(modules, found if on_examples else []))
 
 
+_HEARD = frozenset({"len", "type"})
+_OF_CLASSES = frozenset({"isinstance", "type"})
+
+
 def _is_switched(kind: type[nn.Module]) -> bool:
     """Return whether a class has methods of its own by which its modules are switched to training, and from it."""
     return kind.train is not nn.Module.train or kind.eval is not nn.Module.eval
@@ -121,7 +126,7 @@ def _on_examples(
     if not parts:
         return False, False, []
     needs_examples = any(part.needs_examples for part in parts)
-    asks_for_classes = any("isinstance" in scan_of(part.live).globals for part in parts)
+    asks_for_classes = any(not _OF_CLASSES.isdisjoint(scan_of(part.live).globals) for part in parts)
     return (
         needs_examples,
         asks_for_classes,

@@ -36,7 +36,7 @@ from fxplug.capture.interception import (
     active_interceptor,
     entering_module,
     entering_plainly,
-    hear_of_lengths,
+    hear_of_questions,
     intercept,
     original_call,
     own_code,
@@ -514,7 +514,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         if self._plain is not None:
             self._place.looked = self._plain.codes
             if self._answer is not None:
-                hear_of_lengths(self._plain.asking)
+                hear_of_questions(self._plain.asking)
                 self.answers_assertions = True
         if session is not None:
             session.is_plain = session.is_running = True

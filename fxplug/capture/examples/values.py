@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fxplug.capture.arguments import iterate_parts
@@ -39,6 +40,7 @@ from fxplug.semantics.checks import class_of
 from fxplug.semantics.generators import default_generator, generator_from_state, is_default
 from fxplug.semantics.internals import (
     is_fake,
+    let_be_parameter,
     modules_below,
     own_tables,
     put_on_calls,
@@ -78,7 +80,10 @@ def _is_value(value: Any) -> bool:
 def another(tensor: torch.Tensor) -> torch.Tensor:
     """Return another tensor with the same memory; of a layout that has no views, with a copy of it."""
     has_views = tensor.layout is torch.strided and not tensor.is_nested
-    return tensor.view_as(tensor) if has_views else tensor.clone()
+    other = tensor.view_as(tensor) if has_views else tensor.clone()
+    if isinstance(tensor, nn.Parameter):
+        let_be_parameter(other)  # Programs ask for the class.
+    return other
 
 
 class ValueKeeper(Answerer):
