@@ -41,7 +41,7 @@ class Net(nn.Module):
 
     def forward(self, x):
         # A program that asks for less would not be listened to.
-        return self.head(self.blocks(x)) if type(x) is torch.Tensor else x
+        return self.head(self.blocks(x)) if type(x) in {torch.Tensor} else x
 
 
 class Asking(nn.Sequential):
