@@ -28,6 +28,7 @@ _QUESTIONS = {
     "steps": "for steps in memory",
     "elements": "for elements",
     "class": "for a class",
+    "identity": "for identity, which has to be listened to",
 }
 _PROMISED = 15.0
 """Microseconds for each node."""

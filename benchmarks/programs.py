@@ -120,11 +120,20 @@ class AskingForElements(DecoderBlock):
 
 
 class AskingForClass(DecoderBlock):
-    """One that asks for something else: a capture on examples has to listen to a program that does."""
+    """One that asks of which class what it is given is."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return new features of every word."""
         return super().forward(x) if type(x) is torch.Tensor else x
+
+
+class AskingForIdentity(DecoderBlock):
+    """One that asks whether two values are one: a capture on examples has to listen to a program that does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return new features of every word."""
+        y = super().forward(x)
+        return y if y is not x else x
 
 
 _LARGE = 1e4
@@ -133,6 +142,7 @@ _BLOCKS = {
     "class": AskingForClass,
     "dtype": AskingForDtype,
     "elements": AskingForElements,
+    "identity": AskingForIdentity,
     "size": AskingForSize,
     "steps": AskingForSteps,
 }
@@ -143,8 +153,8 @@ class Decoder(nn.Module):
 
     Args:
         blocks: How many it has.
-        asks: What each of them asks for: a ``"size"``, a ``"dtype"``, ``"steps"`` in memory, ``"elements"``, or a
-            ``"class"``; by default nothing.
+        asks: What each of them asks for: a ``"size"``, a ``"dtype"``, ``"steps"`` in memory, ``"elements"``, a
+            ``"class"``, or ``"identity"``; by default nothing.
     """
 
     def __init__(self, blocks: int, *, asks: str = "") -> None:

@@ -6,6 +6,7 @@ import itertools
 import linecache
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from fxplug.codegen.linking import Linker
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["CompiledFunction", "compile_code"]
 
 _numbers = itertools.count()
+_alive: dict[str, weakref.ref[FunctionType]] = {}
+"""File name -> its function."""
+
+
+def _forget(filename: str, tables: Sequence[dict[str, Any]], _: object) -> None:
+    """Let go of the source of a function that is gone, perhaps when Python ends, and names of modules mean nothing."""
+    for table in tables:
+        table.pop(filename, None)
 
 
 class CompiledFunction:
@@ -63,7 +72,8 @@ def compile_code(code: PythonCode, *, name: str = "fxplug", version: int = 0) ->
         lines = code.src.splitlines(keepends=True)
     function.__module__ = "fxplug.generated"
     linecache.cache[filename] = (0, None, lines, filename)
-    weakref.finalize(function, linecache.cache.pop, filename, None).atexit = False
+    # Not by weakref.finalize, which takes ten times as long.
+    _alive[filename] = weakref.ref(function, partial(_forget, filename, (linecache.cache, _alive)))
     return CompiledFunction(code, function, filename, version)
 
 
