@@ -193,14 +193,18 @@ def _asks_for_parameters(classes: Any) -> bool:
     """Return whether what is asked tells parameters from other tensors: their class, or for any class at all."""
     if isinstance(classes, tuple):
         return any(map(_asks_for_parameters, classes))
+    if not isinstance(classes, type) and isinstance(parts := getattr(classes, "__args__", None), tuple):
+        return any(map(_asks_for_parameters, parts))  # Those of int | float.
     return classes is None or (isinstance(classes, type) and issubclass(classes, nn.Parameter))
 
 
 def _may_be_parameter(proxy: Any, kind: Kind, tracer: Any) -> bool:
     """Return whether a value may be a weight, which a call returns as it was given: ``self.weight.contiguous()``."""
-    if kind.cls is not torch.Tensor or "attr" in vars(proxy):
+    own = vars(proxy)
+    if kind.cls is not torch.Tensor or own.get("attr", _ITSELF) != _ITSELF:
         return False
-    waiting, seen = [proxy.node], {proxy.node}
+    first = own["root"].node if "attr" in own else proxy.node
+    waiting, seen = [first], {first}
     while waiting:
         node = waiting.pop()
         if node.op == "get_attr" and isinstance(held_value(node, tracer.root), nn.Parameter):
@@ -212,7 +216,13 @@ def _may_be_parameter(proxy: Any, kind: Kind, tracer: Any) -> bool:
 
 
 def _hands_on(node: Any, tracer: Any) -> bool:
+    if node.target is getattr and node.args[1] != _ITSELF:
+        return False
     return node.op not in {"placeholder", "get_attr"} and passes_on(node, tracer.root)
+
+
+_ITSELF = "real"
+"""The attribute of a tensor of real numbers that is the tensor."""
 
 
 def _is_answerable(classes: Any) -> bool:

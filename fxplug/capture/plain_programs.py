@@ -44,7 +44,8 @@ class PlainProgram(NamedTuple):
     @property
     def asking(self) -> list[tuple[dict[str, Any], frozenset[str]]]:
         """The globals of those that call ``len`` or ``type``, and which of both."""
-        asked = [(function.__globals__, _HEARD & {*code.co_names}) for function, code, *_ in self.parts]
+        # What comprehensions name counts, too.
+        asked = [(function.__globals__, _HEARD & scan_of(code).globals) for function, code, *_ in self.parts]
         return [(namespace, names) for namespace, names in asked if names]
 
 

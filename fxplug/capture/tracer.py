@@ -163,6 +163,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self.policy = policy if policy is not None else _NO_POLICY
         self._taken_defaults = Defaults()
         self._has_traced = False
+        forget_values(self, ("root", "graph", "context"))
         self._reset()
 
     root: nn.Module = made_at_first_use(lambda _: empty_module())

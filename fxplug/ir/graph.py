@@ -406,8 +406,12 @@ class Graph(CodeOwner):
         is_ours = getattr(self.create_node, "__func__", None) is _create_node
         for one in inputs:
             is_ours = is_ours and one.graph is self and one._position is not ERASED
+        if not is_ours and name is not None:  # Those of torch.fx's signature know no origin.
+            node = self.create_node(op, target, args, kwargs, name)
+            node._origin = origin
+            return node
         if not is_ours:
-            return self.create_node(op, target, args, kwargs, name, None, origin)
+            return self.create_node(op, target, args, kwargs, None, None, origin)
         # Written out, as in `_create_at`: most nodes of a trace are made in one of both.
         node = Node.__new__(Node)
         node.graph = self

@@ -62,7 +62,7 @@ class _Graph:
         self.graph = owner.graph
         self.version = owner.graph.version
         if self.graph not in known:  # Several modules may run one graph, and go on doing so.
-            known[self.graph] = self.graph.__deepcopy__()
+            known[self.graph] = self.graph.__deepcopy__({})
             known[self.graph].observers = list(self.graph.observers)
         self._copy = known[self.graph]
 

@@ -60,12 +60,11 @@ class SingleCall:
         # As `inserting_before` does, but nothing is erased meanwhile.
         former, graph._insertion = graph._insertion, (place, True)
         try:
-            if FLAT.issuperset(map(type, args)):
+            if call._type is None and FLAT.issuperset(map(type, args)):
                 inputs = [value for value in args if value.__class__ is Node]
                 node = graph._create_alike(
                     call._op, call._target, args, EMPTY_DICT, inputs, call._origin, call._name
                 )
-                node._type = call._type
             else:
                 node = graph.create_node(call._op, call._target, args, None, call._name, call._type)
                 node._origin = call._origin

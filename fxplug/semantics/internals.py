@@ -525,14 +525,6 @@ def as_parameter(tensor: torch.Tensor, requires_grad: bool) -> nn.Parameter:  # 
     return torch.Tensor._make_subclass(nn.Parameter, tensor, requires_grad)
 
 
-def let_be_parameter(tensor: torch.Tensor) -> None:
-    """Let a view of a parameter be a parameter to whoever asks for its class; it keeps its history."""
-    if type(tensor) is torch.Tensor:
-        tensor.__class__ = nn.Parameter
-    elif isinstance(tensor, FakeTensor):
-        tensor._is_param = True  # By it `nn.Parameter` itself knows others than its own objects.
-
-
 def is_zero_tensor(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is zero everywhere and has no memory, as some gradients are."""
     return tensor._is_zerotensor()

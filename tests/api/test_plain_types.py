@@ -214,3 +214,40 @@ def test_what_a_weight_is_computed_into_is_none():
 
     net = net_of(forward)
     torch.testing.assert_close(fxplug.symbolic_trace(net)(X), net(X))
+
+
+def in_a_list(self, x):
+    found = [torch.relu(y) if type(y) is torch.Tensor else y for y in (x, x + 1)]
+    return found[0] + found[1]
+
+
+def in_a_generator(self, x):
+    return x * 2 if all(type(y) is torch.Tensor for y in (x, x + 1)) else x * 3
+
+
+def in_a_dict_in_a_list(self, x):
+    found = [{name: y * 2 if type(y) is torch.Tensor else y for name, y in (("a", x),)} for _ in range(1)]
+    return found[0]["a"]
+
+
+class Holding(Net):
+    def __init__(self):
+        super().__init__()
+        self.inner = net_of(in_a_list)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Holding,
+        *(lambda f=f: net_of(f) for f in (in_a_list, in_a_generator, in_a_dict_in_a_list)),
+    ],
+    ids=["inner", "list", "generator", "dict"],
+)
+def test_a_class_asked_for_in_a_comprehension_is_that_of_a_tensor(make):
+    net = make().eval()
+    captured = fxplug.trace(net, (X.abs(),), check=False)
+    torch.testing.assert_close(captured(-2 * X.abs()), net(-2 * X.abs()))

@@ -106,6 +106,8 @@ class InputReceiver(ValueKeeper):
         self._other_inputs: list[tuple[Node, Any]] = []
         self._tensor_inputs: list[tuple[Node | Part, torch.Tensor]] = []
         self._number_inputs: list[tuple[Node, type]] = []
+        self._compared_with_others: set[Node | Part] = set()
+        """Those that were compared by ``==`` with what is no tensor."""
         self._optional_inputs: list[Node] = []
         self._compared: Container[str] = ()
         self._compared_inputs: set[Node] = set()
@@ -412,10 +414,11 @@ class InputReceiver(ValueKeeper):
     def _guard_tensor(self, source: Node | Part, value: torch.Tensor) -> None:
         """Guard that an input is a tensor, where the program may ask, and what the caller has set on it."""
         names = self._names
-        if asks_for_kinds(names):
+        asks = asks_for_kinds(names)
+        if asks or source in self._compared_with_others:
             self._guard_kind(source, type(value) if self.without_data is None else torch.Tensor)
-            if any(name.endswith("Tensor") and name != "Tensor" for name in names):  # torch.LongTensor
-                self._guard_attribute(source, "dtype", value.dtype)
+        if asks and any(name.endswith("Tensor") and name != "Tensor" for name in names):  # torch.LongTensor
+            self._guard_attribute(source, "dtype", value.dtype)
         if self.without_data is not None and not _DEVICES.isdisjoint(names):
             self._guard_attribute(source, "device", value.device)  # Those without data answer by themselves.
         for name, held in vars(value).items() if type(value) is torch.Tensor else ():

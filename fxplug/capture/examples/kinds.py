@@ -28,6 +28,7 @@ __all__ = [
     "ASKS_FOR_NONE",
     "COMPARES",
     "UNHEARD",
+    "asks_for_attributes",
     "asks_for_identity",
     "asks_for_kinds",
     "kind_may_differ",
@@ -46,15 +47,19 @@ _ASKING = frozenset(
         "singledispatch",
         "__class__",
         "match",
+        "<is no tensor>",
         # Who catches these may have asked by trying.
         *("AttributeError", "BaseException", "Exception", "TypeError"),
     }
 )
 COMPARES = "<is>"
 """Stands among the names for a comparison of two values by identity."""
+_ATTRIBUTES_ASKED = frozenset({"getattr", "vars", "__dict__"})
 _TELLING_APART = frozenset({COMPARES, "id", "is_", "is_not"})
 ASKS_FOR_NONE = "<is None>"
 """Stands among the names for a comparison of a value with None."""
+COMPARES_WITH_OTHERS = "<is no tensor>"
+"""Stands among the names for a comparison by identity with something else than None: ``mask is True``."""
 UNHEARD = "<unheard>"
 """Stands in front of the name of a function that tells of a mode, where a program finds it elsewhere than in torch."""
 _WHOLE = frozenset(
@@ -90,6 +95,11 @@ _QUESTIONS = {
 def asks_for_kinds(names: frozenset[str]) -> bool:
     """Return whether one of the names asks for the class of a value."""
     return not _ASKING.isdisjoint(names)
+
+
+def asks_for_attributes(names: frozenset[str]) -> bool:
+    """Return whether one of the names asks what attributes a value has: ``getattr(x, "scale", 1)``, ``vars(x)``."""
+    return any(name in _ATTRIBUTES_ASKED or name.startswith(ATTRIBUTE) for name in names)
 
 
 def questions_of(function: FunctionType) -> frozenset[str]:
@@ -241,13 +251,22 @@ def _is_filled(cell: Any) -> bool:
 def _names_in(code: CodeType) -> frozenset[str]:
     """Return the global names and attributes that a function uses, those in it included, and marks for what it does."""
     names = {*code.co_names, *attributes_asked(code)}
-    former = ""
+    former, constant = "", None
     until_none = -1
     for number, entry in enumerate(dis.get_instructions(code)):
         if entry.opname.startswith("MATCH_"):
             names.add("match")
         elif entry.opname == "IS_OP" and former != "LOAD_CONST":
             names.add(COMPARES)
+        is_of_text = former == "LOAD_CONST" and isinstance(constant, (bytes, str))
+        if (entry.opname == "IS_OP" and number > until_none) or (
+            is_of_text
+            and entry.opname == "COMPARE_OP"
+            and entry.argval == "!="  # Which torch does not tell of.
+        ):
+            names.add(COMPARES_WITH_OTHERS)
+        if entry.opname == "LOAD_CONST":
+            constant = entry.argval
         if entry.opname.startswith("LOAD_CONST") and entry.argval is None:
             until_none = number + _NEAR
         elif (entry.opname.startswith("POP_JUMP") and entry.opname.endswith("NONE")) or (

@@ -156,13 +156,21 @@ class CallRecorder(InputReceiver):
             if is_off:
                 put_on(operators)
         if value is NotImplemented:  # Python asks the other operand, or answers by itself.
-            self.graph.erase_node(node)
-            return value
+            return self._leave_to_python(node, args)
         if effect is PURE and self._constant:
             self._note_constant(node)
         if value.__class__ is torch.Tensor:
             return self._bind(value, node, writes=effect is not PURE and bool(effect.writes))
         return self._stand_in(value, node, writes=bool(effect.writes))
+
+    def _leave_to_python(self, node: Node, args: tuple[Any, ...]) -> Any:
+        """Forget a call of an operator that torch does not know for what it was given: ``mask == "a"``."""
+        if not any(one is None for one in args):  # None is guarded by itself.
+            self._compared_with_others.update(
+                entry[1] for one in args if (entry := self._known.get(id(one))) is not None
+            )
+        self.graph.erase_node(node)
+        return NotImplemented
 
     def _value_without_data(
         self,

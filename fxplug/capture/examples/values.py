@@ -25,7 +25,7 @@ from fxplug.capture.compared import (
 from fxplug.capture.examples.asking import Answerer
 from fxplug.capture.examples.earlier import EarlierValues
 from fxplug.capture.examples.guarding import expression
-from fxplug.capture.examples.kinds import asks_for_kinds, kind_may_differ
+from fxplug.capture.examples.kinds import asks_for_attributes, asks_for_kinds, kind_may_differ
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.parts import is_in_reach, place_in_reach, tensors_in
 from fxplug.capture.examples.results import has_fixed_length, rebuilt
@@ -40,7 +40,6 @@ from fxplug.semantics.checks import class_of
 from fxplug.semantics.generators import default_generator, generator_from_state, is_default
 from fxplug.semantics.internals import (
     is_fake,
-    let_be_parameter,
     modules_below,
     own_tables,
     put_on_calls,
@@ -77,13 +76,14 @@ def _is_value(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, NumberProxy))
 
 
+_OF_VIEWS = frozenset({"_base", "_is_view"})
+"""Names of what tells a view from a tensor."""
+
+
 def another(tensor: torch.Tensor) -> torch.Tensor:
     """Return another tensor with the same memory; of a layout that has no views, with a copy of it."""
     has_views = tensor.layout is torch.strided and not tensor.is_nested
-    other = tensor.view_as(tensor) if has_views else tensor.clone()
-    if isinstance(tensor, nn.Parameter):
-        let_be_parameter(other)  # Programs ask for the class.
-    return other
+    return tensor.view_as(tensor) if has_views else tensor.clone()
 
 
 class ValueKeeper(Answerer):
@@ -298,9 +298,13 @@ class ValueKeeper(Answerer):
                 self._decide_identity(source, known[1], answer=True)
                 return value
         if known is not None and not writes:
+            other = self._aloof(another, value)
+            if self._tells_by_asking(value, other):
+                self._decide_identity(source, known[1], answer=True)
+                return value
             # The program sees one tensor, which a call has returned as it was given; in the graph they are two, as they
             # are for inputs with which the call returns another one.
-            former, value = value, self._aloof(another, value)
+            former, value = value, other
             self._split.update((id(one), weakref.ref(one)) for one in (former, value))
         self._known.add_result(value, storage_of(value), source)
         if self.values is not None and isinstance(source, Node):
@@ -308,6 +312,17 @@ class ValueKeeper(Answerer):
             self.values[source.name] = value.detach().clone()
             self.paused -= 1
         return value
+
+    def _tells_by_asking(self, value: torch.Tensor, other: torch.Tensor) -> bool:
+        """Return whether the program may ask for what tells a tensor from another one with the same memory.
+
+        That is its class, what somebody has set on it, and that it is no view.
+        """
+        names = self._names
+        is_more = type(value) is not type(other) or isinstance(value, nn.Parameter)
+        is_more = is_more or not vars(value).keys() <= vars(other).keys()
+        asks = is_more and (asks_for_kinds(names) or asks_for_attributes(names))
+        return asks or not _OF_VIEWS.isdisjoint(names)
 
     def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str], owner: Any) -> None:
         """Hear of a function that the program may call (see `StateKeeper.on_function_reached`)."""
