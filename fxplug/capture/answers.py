@@ -9,6 +9,7 @@ asked of the stand-in. Above all, torch must not hear that a stand-in is a tenso
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -27,7 +28,8 @@ from fxplug.capture.kinds import held_value, kind_of_node
 from fxplug.capture.questions import unknown_value
 from fxplug.capture.sameness import passes_on, tell_apart
 from fxplug.capture.sessions import active
-from fxplug.capture.sources import passes_calls_on, place_in_program
+from fxplug.capture.sources import is_own, passes_calls_on, place_in_program
+from fxplug.ir.handlers import is_caught
 from fxplug.semantics.internals import TYPE_QUESTIONS
 from fxplug.semantics.kinds import Kind, attribute_kind
 
@@ -44,6 +46,7 @@ __all__ = [
     "MIXINS",
     "OPTIONAL_ATTRIBUTES",
     "answer_for_directory",
+    "asked_of_alias",
     "check_compared_attribute",
     "check_hash",
     "check_pickling",
@@ -273,6 +276,38 @@ def missing_attribute(proxy: Any, name: str, frame: FrameType) -> None:
         callee = called_by(asker)
         if callee is hasattr or (callee is getattr and count_of_arguments(asker) == 3):
             raise _unknown_kind(proxy, f"{callee.__name__} asks for the attribute {name!r}")
+        if _catches_missing(asker):
+            raise _unknown_kind(proxy, f"an 'except' catches that there is no attribute {name!r}")
+
+
+def _catches_missing(frame: FrameType | None) -> bool:
+    """Return whether a frame of the program, or one that has called it, goes on where an attribute is missing."""
+    while frame is not None and not is_own(frame.f_code.co_filename):
+        if is_caught(frame.f_code, frame.f_lasti, AttributeError()):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def asked_of_alias(original: Any, alias: Any, value: Any) -> Any:
+    """Answer ``isinstance(x, Optional[A])``, for which Python asks of which type the very object is.
+
+    Args:
+        original: Answers where no program asks.
+        alias: Of the module `typing`.
+        value: A traced one, of which it is asked.
+
+    Raises:
+        TraceError: The program asks, and the answer is not certain.
+    """
+    tracer = _tracer(value)
+    asker = None if tracer is None else _asker(sys._getframe(2), tracer)  # pyright: ignore[reportPrivateUsage]
+    if asker is None:
+        return original(alias, value)
+    kind = _kind(value, tracer)
+    if kind is None or (_asks_for_parameters(alias) and _may_be_parameter(value, kind, tracer)):
+        raise _unknown_kind(value, "isinstance asks for the class of a value")
+    return alias.__subclasscheck__(kind.cls)
 
 
 def answer_for_directory(proxy: Any, frame: FrameType) -> list[str] | None:

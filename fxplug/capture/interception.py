@@ -27,6 +27,7 @@ The list:
 - ``logging.LogRecord.getMessage``: people may be told of a traced number as of any other (``log.info("%d rows", n)``).
 - ``threading.Thread.start`` and ``ThreadPoolExecutor.submit``: on examples, nothing is heard of what a thread calls.
 - How ``torch.distributions.Distribution`` puts together the sizes of samples, some of which may hang on the inputs.
+- ``isinstance`` of what `typing` has for classes (``Optional[A]``), which asks for the type of the very object.
 - ``torch.jit.ScriptFunction.__call__``: what TorchScript has compiled runs no Python, and is a call as a whole.
 - ``torch.autograd.grad``, which gives None for what is not used: a program may ask whether it did.
 - Functions of torch that tell of its modes, such as ``torch.is_grad_enabled``: what a program goes on with is guarded.
@@ -39,6 +40,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import typing
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -50,9 +52,11 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
+from fxplug.capture.answers import asked_of_alias
 from fxplug.capture.comparisons import hear_of_gradients
 from fxplug.capture.keeping import CHANGES_CONTAINERS
 from fxplug.capture.opaque import COMPILED, hear_opaque_call
+from fxplug.capture.proxy import is_proxy
 from fxplug.capture.regions import CONTEXTS
 from fxplug.capture.sessions import ModuleInterceptor, Session, active, active_interceptor
 from fxplug.capture.shims import hear_of_mode
@@ -304,6 +308,15 @@ def _random(self: Any, *args: Any, **kwargs: Any) -> Any:
     return original(self, *args, **kwargs)
 
 
+def _alias(self: Any, obj: Any) -> bool:
+    original: Any = "<original>"
+    is_traced: Any = "<traced>"
+    if not is_traced(obj):
+        return original(self, obj)
+    ask: Any = "<ask>"
+    return ask(original, self, obj)
+
+
 def _scripted(self: Any, *args: Any, **kwargs: Any) -> Any:
     original: Any = "<original>"
     current: Any = "<active>"
@@ -425,6 +438,13 @@ _INTERCEPTED: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
     (TorchFxTracer, "trace", _trace, {"<outside>": _outside}),
 )
 
+_ALIASES = [
+    kind
+    for kind in dict.fromkeys((*type(typing.Optional[int]).__mro__, *type(typing.Sequence).__mro__))  # noqa: UP045 - its class
+    if isinstance(vars(kind).get("__instancecheck__"), FunctionType)
+]
+"""The classes of what `typing` has for others, such as ``Optional[A]``, that ask for the type of the very object."""
+
 _METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
     *((kind, "__enter__", _enter, _CONSTANTS) for kind in CONTEXTS),
     *((kind, "__exit__", _exit, _CONSTANTS) for kind in CONTEXTS),
@@ -452,6 +472,10 @@ _METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
     (ThreadPoolExecutor, "submit", _submit, _CONSTANTS),
     # It makes a ``torch.Size``, which takes nothing that stands for a number.
     (torch.distributions.Distribution, "_extended_shape", _extended_shape, _CONSTANTS),
+    *(
+        (kind, "__instancecheck__", _alias, {"<traced>": is_proxy, "<ask>": asked_of_alias})
+        for kind in _ALIASES
+    ),
     # What TorchScript has compiled takes no traced value.
     (torch.jit.ScriptFunction, "__call__", _scripted, {**_CONSTANTS, "<bound>": partial}),
 )

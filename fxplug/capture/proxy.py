@@ -71,6 +71,7 @@ __all__ = [
     "Proxy",
     "ProxyFactory",
     "TracerBase",
+    "is_proxy",
     "no_condition",
     "no_iteration",
     "traced_value",
@@ -423,6 +424,11 @@ def _is_update(proxy: Proxy, name: str, value: Any) -> bool:
     while node.op == "call_function" and node.target in AUGMENTED:
         node = node.all_input_nodes[0]
     return node.op == "call_function" and node.target is getattr and node.args == (proxy.node, name)
+
+
+def is_proxy(value: Any) -> bool:
+    """Return whether an object is a proxy, whatever it says of itself."""
+    return issubclass(type(value), Proxy)
 
 
 def traced_value(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy | None:
