@@ -276,8 +276,10 @@ def missing_attribute(proxy: Any, name: str, frame: FrameType) -> None:
         callee = called_by(asker)
         if callee is hasattr or (callee is getattr and count_of_arguments(asker) == 3):
             raise _unknown_kind(proxy, f"{callee.__name__} asks for the attribute {name!r}")
-        if _catches_missing(asker):
-            raise _unknown_kind(proxy, f"an 'except' catches that there is no attribute {name!r}")
+        if tracer is not None and _catches_missing(
+            asker
+        ):  # The read counts, even if nobody needs what is read.
+            tracer.create_proxy("call_function", getattr, (proxy, name), {})
 
 
 def _catches_missing(frame: FrameType | None) -> bool:

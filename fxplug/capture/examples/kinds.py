@@ -22,7 +22,7 @@ from fxplug.ir import Node
 from fxplug.semantics.surroundings import MODES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
 __all__ = [
     "ASKS_FOR_NONE",
@@ -32,6 +32,7 @@ __all__ = [
     "asks_for_identity",
     "asks_for_kinds",
     "kind_may_differ",
+    "may_be_text",
     "names_reached",
     "questions_of",
 ]
@@ -60,6 +61,8 @@ ASKS_FOR_NONE = "<is None>"
 """Stands among the names for a comparison of a value with None."""
 COMPARES_WITH_OTHERS = "<is no tensor>"
 """Stands among the names for a comparison by identity with something else than None: ``mask is True``."""
+TEXT = "<text>"
+"""Stands among the names in front of that of a variable that is compared with a text: torch does not always tell."""
 UNHEARD = "<unheard>"
 """Stands in front of the name of a function that tells of a mode, where a program finds it elsewhere than in torch."""
 _WHOLE = frozenset(
@@ -240,6 +243,45 @@ def _modes_in(code: CodeType) -> frozenset[tuple[str, str]]:
     )
 
 
+_COMPARING = frozenset({"COMPARE_OP", "CONTAINS_OP"})
+_NO_INPUTS = frozenset({"LOAD_ATTR", "LOAD_CONST", "LOAD_GLOBAL", "PRECALL"})
+
+
+def may_be_text(names: Iterable[str], own: str, others: Container[str]) -> bool:
+    """Return whether a program may compare an input with texts, by the names in its code.
+
+    Args:
+        names: These names.
+        own: That of the parameter.
+        others: Those of all parameters.
+    """
+    marks = (name.removeprefix(TEXT) for name in names if name.startswith(TEXT))
+    return any(mark == own or mark not in others for mark in marks)
+
+
+def _compared_with_texts(code: CodeType) -> Iterator[str]:
+    """Yield a mark for each variable that is compared with a text, and one without a name for what is no variable."""
+    if not any(map(_has_text, code.co_consts)):
+        return
+    entries = [entry for entry in dis.get_instructions(code) if entry.opname != "CACHE"]
+    for first, second, third in zip(entries, entries[1:], entries[2:], strict=False):
+        sides = [first, second]
+        texts = [one for one in sides if one.opname == "LOAD_CONST" and _has_text(one.argval)]
+        if third.opname in _COMPARING and texts:
+            (other,) = [one for one in sides if one is not texts[-1]]
+            if other.opname == "LOAD_FAST":
+                yield f"{TEXT}{other.argval}"
+            elif other.opname not in _NO_INPUTS:
+                yield TEXT
+
+
+def _has_text(constant: Any) -> bool:
+    """Return whether a constant is a text, or holds one."""
+    if isinstance(constant, (frozenset, tuple)):
+        return any(map(_has_text, constant))
+    return isinstance(constant, (bytes, str))
+
+
 def _is_filled(cell: Any) -> bool:
     try:
         return cell.cell_contents is not cell
@@ -251,22 +293,16 @@ def _is_filled(cell: Any) -> bool:
 def _names_in(code: CodeType) -> frozenset[str]:
     """Return the global names and attributes that a function uses, those in it included, and marks for what it does."""
     names = {*code.co_names, *attributes_asked(code)}
-    former, constant = "", None
+    names.update(_compared_with_texts(code))
+    former = ""
     until_none = -1
     for number, entry in enumerate(dis.get_instructions(code)):
         if entry.opname.startswith("MATCH_"):
             names.add("match")
         elif entry.opname == "IS_OP" and former != "LOAD_CONST":
             names.add(COMPARES)
-        is_of_text = former == "LOAD_CONST" and isinstance(constant, (bytes, str))
-        if (entry.opname == "IS_OP" and number > until_none) or (
-            is_of_text
-            and entry.opname == "COMPARE_OP"
-            and entry.argval == "!="  # Which torch does not tell of.
-        ):
+        if entry.opname == "IS_OP" and number > until_none:
             names.add(COMPARES_WITH_OTHERS)
-        if entry.opname == "LOAD_CONST":
-            constant = entry.argval
         if entry.opname.startswith("LOAD_CONST") and entry.argval is None:
             until_none = number + _NEAR
         elif (entry.opname.startswith("POP_JUMP") and entry.opname.endswith("NONE")) or (
