@@ -378,8 +378,8 @@ class InputReceiver(ValueKeeper):
                 self._add_entry_guard(operator.is_not, (node, None))
             for source, value in self._tensor_inputs:
                 self._guard_tensor(source, value)
-            if asks_for_kinds(self._names):
-                for node, kind in self._number_inputs:
+            for node, kind in self._number_inputs:
+                if asks_for_kinds(self._names) or self._may_be_text(node):
                     self._guard_kind(node, kind)
             if self._tells_apart():
                 self._guard_identities()

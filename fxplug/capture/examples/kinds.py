@@ -16,6 +16,7 @@ from torch import nn
 from fxplug.capture.attributes import attribute_of
 from fxplug.capture.containers import PLAIN, is_foreign
 from fxplug.capture.examples.attributes_asked import ATTRIBUTE, attributes_asked
+from fxplug.capture.identity import comparisons_in, tests_in
 from fxplug.capture.originals import original_of
 from fxplug.codegen import INFIX, PREFIX
 from fxplug.ir import Node
@@ -48,7 +49,6 @@ _ASKING = frozenset(
         "singledispatch",
         "__class__",
         "match",
-        "<is no tensor>",
         # Who catches these may have asked by trying.
         *("AttributeError", "BaseException", "Exception", "TypeError"),
     }
@@ -59,10 +59,9 @@ _ATTRIBUTES_ASKED = frozenset({"getattr", "vars", "__dict__"})
 _TELLING_APART = frozenset({COMPARES, "id", "is_", "is_not"})
 ASKS_FOR_NONE = "<is None>"
 """Stands among the names for a comparison of a value with None."""
-COMPARES_WITH_OTHERS = "<is no tensor>"
-"""Stands among the names for a comparison by identity with something else than None: ``mask is True``."""
 TEXT = "<text>"
-"""Stands among the names in front of that of a variable that is compared with a text: torch does not always tell."""
+"""Stands among the names in front of that of a variable that is compared with what is no tensor: with a text, of which
+torch does not always tell, or by identity, of which Python does not: ``mask is True``, ``mask is self.off``."""
 UNHEARD = "<unheard>"
 """Stands in front of the name of a function that tells of a mode, where a program finds it elsewhere than in torch."""
 _WHOLE = frozenset(
@@ -294,6 +293,9 @@ def _names_in(code: CodeType) -> frozenset[str]:
     """Return the global names and attributes that a function uses, those in it included, and marks for what it does."""
     names = {*code.co_names, *attributes_asked(code)}
     names.update(_compared_with_texts(code))
+    names.update(f"{TEXT}{name}" for name, test in tests_in(code).items() if "None" not in test.question)
+    paths = [path for found in comparisons_in(code) for path in (found.one, found.other)]
+    names.update(f"{TEXT}{path[0]}" for path in paths if len(path) == 1 and path[0])
     former = ""
     until_none = -1
     for number, entry in enumerate(dis.get_instructions(code)):
@@ -301,8 +303,6 @@ def _names_in(code: CodeType) -> frozenset[str]:
             names.add("match")
         elif entry.opname == "IS_OP" and former != "LOAD_CONST":
             names.add(COMPARES)
-        if entry.opname == "IS_OP" and number > until_none:
-            names.add(COMPARES_WITH_OTHERS)
         if entry.opname.startswith("LOAD_CONST") and entry.argval is None:
             until_none = number + _NEAR
         elif (entry.opname.startswith("POP_JUMP") and entry.opname.endswith("NONE")) or (

@@ -319,8 +319,11 @@ class ValueKeeper(Answerer):
         That is its class, what somebody has set on it, and that it is no view.
         """
         names = self._names
-        is_more = type(value) is not type(other) or isinstance(value, nn.Parameter)
-        is_more = is_more or not vars(value).keys() <= vars(other).keys()
+        is_more = isinstance(value, nn.Parameter)
+        if is_fake(value):
+            is_more = is_more or any(name[0] != "_" for name in vars(value).keys() - vars(other).keys())
+        else:
+            is_more = is_more or type(value) is not torch.Tensor or bool(vars(value))
         asks = is_more and (asks_for_kinds(names) or asks_for_attributes(names))
         return asks or not _OF_VIEWS.isdisjoint(names)
 
