@@ -276,9 +276,8 @@ def missing_attribute(proxy: Any, name: str, frame: FrameType) -> None:
         callee = called_by(asker)
         if callee is hasattr or (callee is getattr and count_of_arguments(asker) == 3):
             raise _unknown_kind(proxy, f"{callee.__name__} asks for the attribute {name!r}")
-        if tracer is not None and _catches_missing(
-            asker
-        ):  # The read counts, even if nobody needs what is read.
+        if tracer is not None and _catches_missing(asker):
+            # The read counts, even if nobody needs what is read.
             tracer.create_proxy("call_function", getattr, (proxy, name), {})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-import sys
 import time
 from contextvars import copy_context
 from functools import partial
@@ -106,7 +105,6 @@ if TYPE_CHECKING:
     from fxplug.capture.pytrees import PlannedInput
     from fxplug.capture.sessions import Session
     from fxplug.capture.state import ModuleChange
-    from fxplug.ir.origins import StoredOrigin
 
 __all__ = ["Tracer"]
 
@@ -1413,19 +1411,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Record a call of a leaf as `call_module` does, for a tracer that customises nothing about it."""
         if self._ended:
             raise _trace_is_over("call_module", path)
-        place = self._place
-        frame = sys._getframe(_FRAMES_OF_A_LEAF - 1)  # pyright: ignore[reportPrivateUsage]
-        if frame is place.frame:  # As `Place.origin_of_call`, without the call.
-            origin: StoredOrigin = [
-                frame.f_code,
-                frame.f_lasti,
-                place.caller,
-                place.scope,
-                path,
-                type(module),
-            ]
-        else:
-            origin = place.origin_of_call(path, type(module), _FRAMES_OF_A_LEAF)
+        origin = self._place.origin_of_call(path, type(module), _FRAMES_OF_A_LEAF)
         if not kwargs and len(args) == 1 and (type(args[0]) is Proxy or type(args[0]) in _MIXED_PROXIES):
             given = args[0].node
             node = self.graph._create_at("call_module", path, given, origin)  # pyright: ignore[reportPrivateUsage]

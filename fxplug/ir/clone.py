@@ -56,7 +56,8 @@ def clone_nodes(source: Ring, owner: NodeOwner, destination: Ring) -> dict[Node,
     destination.numbered = source.numbered
     for node, copy in mapping.items():
         inputs, args = node._inputs, node._args
-        if isinstance(inputs, Node) and not node._kwargs and len(args) == 1 and args[0] is inputs:
+        is_usual = args.__class__ is tuple and len(args) == 1 and not node._kwargs
+        if is_usual and isinstance(inputs, Node) and args[0] is inputs:
             copy._inputs = used = mapping[inputs]  # Written out: most nodes of a network.
             copy._args, copy._kwargs = (used,), EMPTY_DICT
         else:

@@ -363,17 +363,7 @@ class Graph(CodeOwner):
                 value._users = node
             else:
                 value._start_use(node)
-        ring = self._ring
-        if ring.numbered or self._index is not None or self.observers:
-            self._put(node)
-            return node
-        anchor, before = self._insertion  # As `_put`, without the call.
-        after = anchor._prev if before else anchor
-        following = after._next
-        node._prev, node._next = after, following
-        after._next = following._prev = node
-        ring.length += 1
-        self.version += 1
+        self._put(node)
         return node
 
     def _create_alike(

@@ -22,7 +22,7 @@ from fxplug.capture.examples.kinds import (
     UNHEARD,
     asks_for_identity,
     asks_for_kinds,
-    may_be_text,
+    may_be_no_tensor,
     questions_of,
 )
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, Part
@@ -379,7 +379,7 @@ class InputReceiver(ValueKeeper):
             for source, value in self._tensor_inputs:
                 self._guard_tensor(source, value)
             for node, kind in self._number_inputs:
-                if asks_for_kinds(self._names) or self._may_be_text(node):
+                if asks_for_kinds(self._names) or self._may_be_no_tensor(node):
                     self._guard_kind(node, kind)
             if self._tells_apart():
                 self._guard_identities()
@@ -416,7 +416,7 @@ class InputReceiver(ValueKeeper):
         """Guard that an input is a tensor, where the program may ask, and what the caller has set on it."""
         names = self._names
         asks = asks_for_kinds(names)
-        if asks or source in self._compared_with_others or self._may_be_text(source):
+        if asks or source in self._compared_with_others or self._may_be_no_tensor(source):
             self._guard_kind(source, type(value) if self.without_data is None else torch.Tensor)
         if asks and any(name.endswith("Tensor") and name != "Tensor" for name in names):  # torch.LongTensor
             self._guard_attribute(source, "dtype", value.dtype)
@@ -427,12 +427,12 @@ class InputReceiver(ValueKeeper):
                 self._guard_attribute(source, name, held, None)
         self._guard_absence(source, value)
 
-    def _may_be_text(self, source: Node | Part) -> bool:
-        """Return whether the program may compare an input, or what it is a part of, with texts."""
+    def _may_be_no_tensor(self, source: Node | Part) -> bool:
+        """Return whether the program may compare an input, or what it is a part of, with what is no tensor."""
         while isinstance(source, Part):
             source = source.whole
-        inputs = {str(node.target).lstrip("*") for node in self.graph.find_nodes(op="placeholder")}
-        return may_be_text(self._names, str(source.target).lstrip("*"), inputs)
+        own, *inputs = (str(node.target).lstrip("*") for node in (source, *self._inputs))
+        return may_be_no_tensor(self._names, own, inputs)
 
     def _guard_absence(self, source: Node | Part, value: torch.Tensor) -> None:
         """Guard that an input has no attribute which the program may ask for and the example has not."""

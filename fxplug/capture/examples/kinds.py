@@ -23,7 +23,7 @@ from fxplug.ir import Node
 from fxplug.semantics.surroundings import MODES
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = [
     "ASKS_FOR_NONE",
@@ -33,7 +33,7 @@ __all__ = [
     "asks_for_identity",
     "asks_for_kinds",
     "kind_may_differ",
-    "may_be_text",
+    "may_be_no_tensor",
     "names_reached",
     "questions_of",
 ]
@@ -59,7 +59,7 @@ _ATTRIBUTES_ASKED = frozenset({"getattr", "vars", "__dict__"})
 _TELLING_APART = frozenset({COMPARES, "id", "is_", "is_not"})
 ASKS_FOR_NONE = "<is None>"
 """Stands among the names for a comparison of a value with None."""
-TEXT = "<text>"
+NO_TENSOR = "<no tensor>"
 """Stands among the names in front of that of a variable that is compared with what is no tensor: with a text, of which
 torch does not always tell, or by identity, of which Python does not: ``mask is True``, ``mask is self.off``."""
 UNHEARD = "<unheard>"
@@ -246,16 +246,16 @@ _COMPARING = frozenset({"COMPARE_OP", "CONTAINS_OP"})
 _NO_INPUTS = frozenset({"LOAD_ATTR", "LOAD_CONST", "LOAD_GLOBAL", "PRECALL"})
 
 
-def may_be_text(names: Iterable[str], own: str, others: Container[str]) -> bool:
-    """Return whether a program may compare an input with texts, by the names in its code.
+def may_be_no_tensor(names: Iterable[str], own: str, others: Iterable[str]) -> bool:
+    """Return whether a program may compare an input with what is no tensor, by the names in its code.
 
     Args:
         names: These names.
         own: That of the parameter.
         others: Those of all parameters.
     """
-    marks = (name.removeprefix(TEXT) for name in names if name.startswith(TEXT))
-    return any(mark == own or mark not in others for mark in marks)
+    marks = {name.removeprefix(NO_TENSOR) for name in names if name.startswith(NO_TENSOR)}
+    return own in marks or not marks.issubset(others)
 
 
 def _compared_with_texts(code: CodeType) -> Iterator[str]:
@@ -269,9 +269,9 @@ def _compared_with_texts(code: CodeType) -> Iterator[str]:
         if third.opname in _COMPARING and texts:
             (other,) = [one for one in sides if one is not texts[-1]]
             if other.opname == "LOAD_FAST":
-                yield f"{TEXT}{other.argval}"
+                yield f"{NO_TENSOR}{other.argval}"
             elif other.opname not in _NO_INPUTS:
-                yield TEXT
+                yield NO_TENSOR
 
 
 def _has_text(constant: Any) -> bool:
@@ -293,9 +293,9 @@ def _names_in(code: CodeType) -> frozenset[str]:
     """Return the global names and attributes that a function uses, those in it included, and marks for what it does."""
     names = {*code.co_names, *attributes_asked(code)}
     names.update(_compared_with_texts(code))
-    names.update(f"{TEXT}{name}" for name, test in tests_in(code).items() if "None" not in test.question)
+    names.update(f"{NO_TENSOR}{name}" for name, test in tests_in(code).items() if "None" not in test.question)
     paths = [path for found in comparisons_in(code) for path in (found.one, found.other)]
-    names.update(f"{TEXT}{path[0]}" for path in paths if len(path) == 1 and path[0])
+    names.update(f"{NO_TENSOR}{path[0]}" for path in paths if len(path) == 1 and path[0])
     former = ""
     until_none = -1
     for number, entry in enumerate(dis.get_instructions(code)):
