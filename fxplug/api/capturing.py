@@ -20,6 +20,7 @@ from fxplug.api.checking import check_capture
 from fxplug.api.plain_capture import capture_plainly
 from fxplug.api.user_errors import error_with_place
 from fxplug.capture import TraceContext, TracePolicy, Tracer
+from fxplug.capture.caught import forget_frames
 from fxplug.capture.compared import MissedComparisonError
 from fxplug.capture.conversions import MissedConversionError
 from fxplug.capture.depth import deeper_calls
@@ -358,23 +359,30 @@ def _capture_once(
 ) -> _Capture:
     """Run a program on its examples; once more, in another way, where something stands against the usual one."""
     ways: dict[str, Any] = {}
+    avoided: list[Exception] = []
     while True:
         try:
-            return _run_on_examples(program, args, kwargs, options, ways)
+            captured = _run_on_examples(program, args, kwargs, options, ways)
         except TraceError as error:
             if not enters_more(program, error, ways, options.policy()) and not _goes_another_way(error, ways):
                 if (said := said_of_hooks(error, ways)) is error:
                     raise
                 raise said from None
+            avoided.append(error)
         except FxplugError:
             raise
         except Exception as error:
             if _goes_on_after(program, error, ways, options):
+                avoided.append(error)
                 continue
             cause = _cause_of(error, program, args, kwargs, options)
             if cause is error:
                 raise
             raise cause from (error if isinstance(cause, TraceError) else None)
+        else:
+            for error in avoided:
+                forget_frames(error)
+            return captured
 
 
 def _goes_on_after(program: Any, error: Exception, ways: dict[str, Any], options: CaptureOptions) -> bool:

@@ -27,6 +27,7 @@ from fxplug.api.plain_judging import (
 )
 from fxplug.api.plain_run import WrongTellingError, run_plainly
 from fxplug.capture import Tracer
+from fxplug.capture.caught import forget_frames
 from fxplug.capture.examples.acting import mark_checks_behind
 from fxplug.capture.examples.guarding import guards_of_inputs, present
 from fxplug.capture.examples.learning import LAYERS, learn
@@ -72,7 +73,8 @@ def capture_plainly(
         return None
     try:
         return _capture_in_turns(program, args, left_out, policy, name)
-    except Exception:
+    except Exception as error:
+        forget_frames(error)
         return None
 
 
@@ -90,7 +92,8 @@ def _capture_in_turns(
         tracer.left_out = left_out
         try:
             captured = _capture(program, args, tracer, PlainAnswers(program, args, tells=tells), name)
-        except WrongTellingError:
+        except WrongTellingError as error:
+            forget_frames(error)
             tells = False
             continue
         if not tracer.unknown_layers:

@@ -1,4 +1,4 @@
-"""Which errors of a trace reached the program, so that it could catch them and go on."""
+"""Which errors of a trace reached the program, so that it could catch them and go on; and which nobody will see."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from fxplug.errors import TraceError
 
-__all__ = ["errors_made_in", "was_caught"]
+__all__ = ["errors_made_in", "forget_frames", "was_caught"]
 
 
 def errors_made_in(context: Context) -> list[TraceError]:
@@ -34,6 +34,16 @@ def was_caught(error: TraceError) -> bool:
         return False
     files = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
     return not is_own(files[0]) and any(map(is_own, files))
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Let go of the frames that an error, with those behind it, has come through: nobody will see it.
+
+    They hold inputs and traces; where one of them holds the error, too, nothing but a collection would free them.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 _WRONG_ARGUMENTS = "FXP-T064"

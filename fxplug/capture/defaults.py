@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, cast
 
+from fxplug.capture.caught import forget_frames
 from fxplug.capture.concrete import is_checked
 from fxplug.errors import FxplugError, TraceError
 
@@ -136,6 +137,7 @@ def trace_with_defaults(
             that can not be, this is the error that says that the input is asked about.
     """
     first: TraceError | None = None
+    answered: list[TraceError] = []
     problems = [] if problems is None else problems
     before = len(problems)
     while True:
@@ -153,8 +155,11 @@ def trace_with_defaults(
         decided = [error for error in asked if defaults.take(error)]
         if decided:
             first = first or decided[0]
+            answered += decided
             del problems[before:]
         elif raised is not None:
             raise raised
         else:
+            for error in answered:
+                forget_frames(error)
             return cast("Graph", graph)

@@ -198,7 +198,7 @@ def may_be_none(node: Node, root: nn.Module | None) -> bool:
     if node.target is getattr or node.target is operator.getitem:
         whole = node.all_input_nodes[0]
         return may_hold_none(whole, root) or may_be_none(whole, root)
-    return bool(node.meta.get("is_wrapped")) or not _is_torchs(node.target)
+    return node.has_note("is_wrapped") or not _is_torchs(node.target)
 
 
 def may_hold_none(node: Node, root: nn.Module | None) -> bool:
@@ -241,7 +241,7 @@ _TAKE_NONE = frozenset((operator.getitem, operator.setitem, operator.contains))
 
 def _refuses_none(user: Node, node: Node) -> bool:
     target, is_first = user.target, bool(user.args) and user.args[0] is node
-    if user.op == "call_function" and _is_torchs(target) and not user.meta.get("is_wrapped"):
+    if user.op == "call_function" and _is_torchs(target) and not user.has_note("is_wrapped"):
         if target is getattr:
             return is_first and not str(user.args[1]).startswith("__")
         is_operator = "operator" in str(getattr(target, "__module__", "")) and target not in _TAKE_NONE

@@ -127,7 +127,7 @@ def passes_on(node: Node, root: nn.Module | None) -> bool:
     is_known = hasattr(torch.Tensor, name) if node.op == "call_method" else computes_by_itself(target)
     is_told_to_write = node.kwargs.get("out") is not None or node.kwargs.get("inplace", False) is not False
     writes = name.endswith("_") or target in AUGMENTED or is_told_to_write
-    return not is_known or bool(node.meta.get("is_wrapped")) or writes or name in _PASSING
+    return not is_known or node.has_note("is_wrapped") or writes or name in _PASSING
 
 
 def is_identity(node: Node, root: nn.Module | None) -> bool:

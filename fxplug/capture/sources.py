@@ -150,6 +150,13 @@ class Place:
         self.around: Origin | None = None
         """Where they stand."""
 
+    def leave(self) -> None:
+        """Let go of the frames: one that is kept keeps those that have called it, and all that is in them.
+
+        The one that has made this place would be among them, and nothing but a collection would free them then.
+        """
+        self.frame = self.inner = None
+
     def origin(self, depth: int = 2) -> Origin | None:
         """Return the position in the program that is being run.
 

@@ -21,7 +21,7 @@ from fxplug.capture.arrays import as_index
 from fxplug.capture.attempts import keep_attempts
 from fxplug.capture.callforms import tells_sizes_apart
 from fxplug.capture.calls import TracedCalls
-from fxplug.capture.caught import errors_made_in, was_caught
+from fxplug.capture.caught import errors_made_in, forget_frames, was_caught
 from fxplug.capture.closures import ClosureCall, held_by
 from fxplug.capture.comparisons import check_result, check_returned
 from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check, record_default
@@ -296,9 +296,10 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             with deeper_calls():
                 try:
                     return trace_with_defaults(self._taken_defaults, self.problems, attempt)
-                except MissedFunctionError:
+                except MissedFunctionError as error:
                     if self.runs_leaves or self.hears_functions:
                         raise
+                    forget_frames(error)
                     self.hears_functions = True
                 return trace_with_defaults(self._taken_defaults, self.problems, attempt)
         finally:
@@ -370,7 +371,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         graph, mixed = self.graph, (self._mixins, self._proxy_class)
         try:
             return self._trace(root, concrete_args)
-        except MissedProgramError:
+        except MissedProgramError as error:
+            forget_frames(error)
             self._reset()
         self._is_watched = True
         self._mixins, self._proxy_class = mixed
@@ -1210,12 +1212,13 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         else:
             self._note_entering(path, m, is_outside=False)
         # What lies between this call and the module that is being left is described once, for all nodes inside.
-        self._place = Place(_ENTER_CODE, former.origin(), ModuleScope(path, type(m), former.scope))
-        self._place.session, self._place.looked = former.session, former.looked
+        place = self._place = Place(_ENTER_CODE, former.origin(), ModuleScope(path, type(m), former.scope))
+        place.session, place.looked = former.session, former.looked
         try:
             return forward(*args, **kwargs)
         finally:
             self._place = former
+            place.leave()
 
     def _note_entering(self, path: str, module: nn.Module, *, is_outside: bool) -> None:
         """Take note of what there is to know of a module whose forward is about to run."""
@@ -1330,6 +1333,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             return module.forward(*args, **kwargs)
         finally:
             self._place = former
+            place.frame = place.inner = None  # See `Place.leave`, of which this spares the call.
 
     def _enter_layer(self, path: str, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record what a layer of torch does, in place of a call of it."""

@@ -855,7 +855,7 @@ def keep_calls_of(patches: Patches, root: object) -> None:
     kept = {
         id(node.target): node.target
         for node in root.graph.nodes
-        if node.meta.get("is_wrapped") or node.target in checks
+        if node.has_note("is_wrapped") or node.target in checks
     }
     hold_leaves(
         patches, session, functions=[value for key, value in kept.items() if key not in session.leaves]

@@ -4,7 +4,7 @@
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, cast
 
 from fxplug.codegen.emitters import AUGMENTED, INFIX, CallEmitter, is_augmented, symbol_of
@@ -91,7 +91,7 @@ class _Emitter:
         root = next(iter(linker.local_names))
         self._marks = Marks()
         self._printer = ArgumentPrinter(table, self._marks)
-        self._paths = PathPrinter[Reading](self._attribute, _local, root, holders)
+        self._paths = PathPrinter[Reading](partial(_attribute, table), _local, root, holders)
         self._calls = CallEmitter(self._printer, table)
         self._bases: dict[str, int | None] = {"": 0}
 
@@ -207,14 +207,16 @@ class _Emitter:
         shape = self._calls.call_function(node) if op == "call_function" else self._calls.call_method(node)
         return f"{MARK}{annotation} = {shape}", (name, *taken())
 
-    def _attribute(self, base: Reading, name: str) -> Reading:
-        shape, operands = base
-        if is_plain_name(name):
-            return f"{shape}.{MARK}", (*operands, name)
-        getter = self._table.refer(getattr)
-        if name.isascii() and name.isalnum():  # Such as the number of a part of a sequence.
-            return f'{getter}({shape}, "{MARK}")', (*operands, name)
-        return f"{getter}({shape}, {quoted_name(name)})", operands
+
+def _attribute(table: GlobalTable, base: Reading, name: str) -> Reading:
+    # Not a method: emitters would hold themselves by it, and live on with all that they know.
+    shape, operands = base
+    if is_plain_name(name):
+        return f"{shape}.{MARK}", (*operands, name)
+    getter = table.refer(getattr)
+    if name.isascii() and name.isalnum():  # Such as the number of a part of a sequence.
+        return f'{getter}({shape}, "{MARK}")', (*operands, name)
+    return f"{getter}({shape}, {quoted_name(name)})", operands
 
 
 def _known(shape: str, slots: tuple[tuple[int, int], ...]) -> Template | None:

@@ -265,6 +265,11 @@ class Node(NodeDescription):
             meta = self._meta = {**stack, **meta} if meta else stack
         return meta
 
+    def has_note(self, name: str) -> bool:
+        """Return whether `meta` has something true under a name, and leave filling it in to whoever reads it."""
+        meta = self._meta
+        return meta is not None and bool(meta.get(name))
+
     def annotate(self, notes: Mapping[str, Any]) -> None:
         """Add notes to `meta`, and leave filling it in to the first access: a trace does this for every node."""
         if self._meta is None:

@@ -58,12 +58,19 @@ _FRAMES_OF_A_LEAF = 5
 """How far up the stack, seen from `Place.origin`, the call of a leaf stands: its record, and the interception of it."""
 
 
+class _Over:
+    """Stands for the tracer once the trace is over: nobody is told of anything, and nothing keeps the tracer alive."""
+
+    paused = True
+
+
 class _TorchCalls(TorchFunctionMode):
     """Hears of every call of torch that the program makes."""
 
     def __init__(self, tracer: ExampleTracer) -> None:
         super().__init__()
-        self._tracer = tracer
+        self.tracer: Any = tracer
+        """Who is told."""
 
     def __torch_function__(
         self,
@@ -73,7 +80,7 @@ class _TorchCalls(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Hear of a call."""
-        tracer = self._tracer
+        tracer = self.tracer
         # Written out (`is_tracing_here`): it is asked for every call of torch.
         if tracer.paused or (session := active.get()) is None or session.interceptor is not tracer:
             return func(*args, **(kwargs or {}))
@@ -91,11 +98,12 @@ class _Operators(LightDispatchMode):
 
     def __init__(self, tracer: ExampleTracer) -> None:
         super().__init__()
-        self._tracer = tracer
+        self.tracer: Any = tracer
+        """Who is told."""
 
     def on_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of an operator."""
-        tracer = self._tracer
+        tracer = self.tracer
         if tracer.paused or not tracer.is_tracing_here():
             return func(*args, **kwargs)
         return tracer.on_operator(func, args, kwargs)
@@ -177,6 +185,12 @@ class ExampleTracer(LayerCaller):
         self.guard_graph, self.guards = self._guards.finish(self._inputs)
         self._drop_asides()
         return graph
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        for mode in (vars(self).get("_calls"), self._operators):
+            if mode is not None:
+                mode.tracer = _Over()
 
     def torch_calls(self, session: Session) -> AbstractContextManager[Any]:
         """Return what hears of calls of torch while it is entered."""
