@@ -363,26 +363,41 @@ def _capture_once(
     while True:
         try:
             captured = _run_on_examples(program, args, kwargs, options, ways)
-        except TraceError as error:
-            if not enters_more(program, error, ways, options.policy()) and not _goes_another_way(error, ways):
-                if (said := said_of_hooks(error, ways)) is error:
-                    raise
-                raise said from None
-            avoided.append(error)
-        except FxplugError:
-            raise
         except Exception as error:
-            if _goes_on_after(program, error, ways, options):
-                avoided.append(error)
-                continue
-            cause = _cause_of(error, program, args, kwargs, options)
-            if cause is error:
+            if not _is_avoided(error, program, args, kwargs, options, ways):
                 raise
-            raise cause from (error if isinstance(cause, TraceError) else None)
+            avoided.append(error)
         else:
             for error in avoided:
                 forget_frames(error)
             return captured
+
+
+def _is_avoided(
+    error: Exception,
+    program: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: CaptureOptions,
+    ways: dict[str, Any],
+) -> bool:
+    """Let a program be captured in a way that avoids an error; return whether there is one.
+
+    Raises:
+        Exception: There is none, and this is to be said in place of the error.
+    """
+    if isinstance(error, TraceError):
+        if enters_more(program, error, ways, options.policy()) or _goes_another_way(error, ways):
+            return True
+        if (said := said_of_hooks(error, ways)) is not error:
+            raise said from None
+    elif not isinstance(error, FxplugError):
+        if _goes_on_after(program, error, ways, options):
+            return True
+        cause = _cause_of(error, program, args, kwargs, options)
+        if cause is not error:
+            raise cause from (error if isinstance(cause, TraceError) else None)
+    return False
 
 
 def _goes_on_after(program: Any, error: Exception, ways: dict[str, Any], options: CaptureOptions) -> bool:

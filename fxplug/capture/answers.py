@@ -10,11 +10,13 @@ asked of the stand-in. Above all, torch must not hear that a stand-in is a tenso
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
 
+from fxplug.capture.annotated import rely_on_annotations
 from fxplug.capture.callsites import (
     UNCLEAR,
     asked_classes,
@@ -112,6 +114,17 @@ def _kind(proxy: Any, tracer: Any) -> Kind | None:
     return kind_of_node(proxy.node, tracer.root)
 
 
+def _rely_on(
+    proxy: Any, tracer: Any, asks: Callable[[type], object] | None = None, *, exactly: bool = False
+) -> None:
+    """Take note that an answer was given for the kind of a value (see `rely_on_annotations`)."""
+    own = vars(proxy)
+    while "attr" in own and own.get("_node") is None:
+        proxy, asks, exactly = own["root"], None, False
+        own = vars(proxy)
+    rely_on_annotations(tracer, proxy.node, asks, exactly=exactly)
+
+
 def _told_class(proxy: Any, tracer: Any) -> type | None:
     """Return the class of a value where its program runs besides: examples say more than annotations."""
     return None if tracer is None or "attr" in vars(proxy) else tracer.tell(proxy, "__class__")
@@ -189,7 +202,15 @@ def class_of(proxy: Any, frame: FrameType) -> type:
             "torch.FloatTensor.",
             "FXP-T040",
         )
+    if classes is None or classes is UNCLEAR:
+        _rely_on(proxy, tracer, exactly=True)
+    else:
+        _rely_on(proxy, tracer, partial(_is_below, classes))
     return kind.cls
+
+
+def _is_below(classes: Any, cls: type) -> bool:
+    return issubclass(cls, classes)
 
 
 def _asks_for_parameters(classes: Any) -> bool:
@@ -308,6 +329,7 @@ def asked_of_alias(original: Any, alias: Any, value: Any) -> Any:
     kind = _kind(value, tracer)
     if kind is None or (_asks_for_parameters(alias) and _may_be_parameter(value, kind, tracer)):
         raise _unknown_kind(value, "isinstance asks for the class of a value")
+    _rely_on(value, tracer, alias.__subclasscheck__)
     return alias.__subclasscheck__(kind.cls)
 
 
@@ -327,6 +349,7 @@ def answer_for_directory(proxy: Any, frame: FrameType) -> list[str] | None:
     kind = _kind(proxy, tracer)
     if kind is None:
         raise _unknown_kind(proxy, "dir() asks for the attributes of a value")
+    _rely_on(proxy, tracer, exactly=True)
     return dir(kind.cls)
 
 
@@ -337,6 +360,7 @@ def _has(proxy: Any, name: str, tracer: Any) -> bool | None:
         return None
     if "attr" not in vars(proxy) and proxy.node.op == "get_attr":
         return hasattr(held_value(proxy.node, tracer.root), name)
+    _rely_on(proxy, tracer, exactly=name not in dir(kind.cls))
     return name in dir(kind.cls)
 
 
@@ -397,6 +421,7 @@ def check_hash(proxy: Any, frame: FrameType) -> None:
             "example inputs: fxplug.trace(root, example_inputs).",
             "FXP-T043",
         )
+    _rely_on(proxy, tracer)
     if all(proxy is not known for known in tracer.hashed):
         for known in tracer.hashed:
             tell_apart(tracer, known, proxy, place_in_program())
@@ -430,6 +455,7 @@ def _type(original: Any, proxy: Any, *rest: Any) -> Any:
     kind = _kind(proxy, tracer)
     if kind is None or _may_be_parameter(proxy, kind, tracer):
         raise _unknown_kind(proxy, "type() asks for the class of a value")
+    _rely_on(proxy, tracer, exactly=True)
     return kind.cls
 
 
@@ -440,6 +466,7 @@ def _callable(original: Any, proxy: Any) -> Any:
     kind = _kind(proxy, tracer)
     if kind is None:
         raise _unknown_kind(proxy, "callable() asks whether a value can be called")
+    _rely_on(proxy, tracer)
     return any("__call__" in vars(base) for base in kind.cls.__mro__)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fxplug.capture.annotated import rely_on_annotations
 from fxplug.capture.answers import OPTIONAL_ATTRIBUTES
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.compared import compared_with_found, comparisons_under_way
@@ -74,6 +75,7 @@ def check_comparisons(
         if test.is_indirect and not (node.op == "placeholder" and node.args and node.args[0] is None):
             continue
         if _is_certain(node, tracer.root, test):
+            rely_on_annotations(tracer, node)
             continue
         if test.is_for_none and node in tracer.given:
             _record_presence(tracer, value, test)

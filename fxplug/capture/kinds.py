@@ -147,7 +147,9 @@ def _kind_of_input(node: Node) -> Kind | None:
     annotation = node.type if node.type is not None else _declared.get(node)
     if target.startswith("*"):
         return Kind(dict if target.startswith("**") else tuple, _annotated(annotation))
-    return _annotated(annotation)
+    kind = _annotated(annotation)
+    is_contradicted = kind is not None and node.args and not isinstance(node.args[0], (kind.cls, Node))
+    return None if is_contradicted else kind
 
 
 def _annotated(annotation: Any) -> Kind | None:

@@ -249,6 +249,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._assumptions: list[tuple[Node, TraceError]] = []
         self.given: set[Node] = set()
         """Placeholders of which the caller says that they always have a value."""
+        self.relied_on: set[tuple[Node, str]] = set()
+        """Inputs with what the graph checks them to be."""
         self.told_apart: set[tuple[Node, Node]] = set()
         """Pairs of nodes that the graph checks to be two objects."""
         self.kept_functions: dict[int, Any] = {}

@@ -63,7 +63,7 @@ from fxplug.capture.world import (
 from fxplug.errors import TraceError
 from fxplug.execute import GraphModule
 from fxplug.execute.guards import GuardedForward
-from fxplug.semantics.checks import PLAIN_CHECKS, same_value
+from fxplug.semantics.checks import PLAIN_CHECKS, class_of, is_instance, same_value
 from fxplug.semantics.internals import (
     MODULES_WITH_MODES,
     global_hook_tables,
@@ -849,9 +849,8 @@ def keep_calls_of(patches: Patches, root: object) -> None:
     if session is None or not isinstance(root, GraphModule):
         return
     # Examples answer what a check asks; proxies do not.
-    checks = (
-        (*PLAIN_CHECKS, same_value) if getattr(session.interceptor, "mode", "symbolic") == "symbolic" else ()
-    )
+    is_symbolic = getattr(session.interceptor, "mode", "symbolic") == "symbolic"
+    checks = (*PLAIN_CHECKS, class_of, is_instance, same_value) if is_symbolic else ()
     kept = {
         id(node.target): node.target
         for node in root.graph.nodes

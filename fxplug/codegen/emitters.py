@@ -131,13 +131,16 @@ class ExpressionEmitter(CallEmitter):
     def __init__(self, printer: ArgumentPrinter, table: GlobalTable, paths: PathPrinter[str]) -> None:
         super().__init__(printer, table)
         self._paths = paths
-        self.by_opcode: dict[str, Callable[[Node], str]] = {
+
+    def by_opcode(self) -> dict[str, Callable[[Node], str]]:
+        """Return, for any opcode but placeholder and output, what gives the expression for a node."""
+        # Not kept: the emitter would hold itself by it, and live on with all that it knows.
+        return {
             "get_attr": self._get_attr,
             "call_function": self.call_function,
             "call_method": self.call_method,
             "call_module": self._call_module,
         }
-        """For any opcode but placeholder and output: what gives the expression for a node."""
 
     def _get_attr(self, node: Node) -> str:
         return self._paths.text(node._target)

@@ -247,7 +247,7 @@ class _Body:
         self.statements: list[str] = []
         self.line_names: list[str] = []
         self._printer = printer
-        self._emitter = emitter
+        self._emitters = emitter.by_opcode()
         self._pending = pending
         self._names = names
         self._region: Region = PLAIN
@@ -275,7 +275,7 @@ class _Body:
     def emit_all(
         self, nodes: list[Node], freed: dict[Node, list[Node]], write_output: Callable[[Argument], str]
     ) -> None:
-        names, pending, emitters = self._names, self._pending, self._emitter.by_opcode
+        names, pending, emitters = self._names, self._pending, self._emitters
         statements, line_names = self.statements, self.line_names
         for node in nodes:
             op = node._op
@@ -322,7 +322,7 @@ class _Body:
             symbol = symbol_of(AUGMENTED, node._target)
             return f"{name} = {receiver}; {name} {symbol} {self._printer.text(node._args[1])}"
         annotation = f" : {self._printer.text(node._type)}" if node._type is not None else ""
-        return f"{name}{annotation} = {self._emitter.by_opcode[node._op](node)}"
+        return f"{name}{annotation} = {self._emitters[node._op](node)}"
 
     def _enter(self, region: Region) -> None:
         depth = common_depth(self._region, region)

@@ -11,7 +11,7 @@ import torch
 
 from fxplug.ir import iterate_leaves, map_aggregate
 from fxplug.lower.backend import values_of
-from fxplug.semantics.checks import check_raises, class_of, is_check
+from fxplug.semantics.checks import check_raises, class_of, is_check, is_instance
 from fxplug.semantics.internals import FakeTensor
 from fxplug.semantics.symbols import is_asked_about, is_symbolic
 
@@ -42,12 +42,13 @@ _FUNCTIONS: tuple[Any, ...] = (
     len,
     isinstance,
     class_of,
+    is_instance,
     torch.is_tensor,
     torch.is_floating_point,
     torch.numel,
 )
 """What of a tensor follows from the dtypes, devices and sizes that a profile fixes."""
-_PARTS: tuple[Any, ...] = (operator.getitem, len, isinstance, class_of)
+_PARTS: tuple[Any, ...] = (operator.getitem, len, isinstance, class_of, is_instance)
 """What may be done with open sizes, so that a plain result is the same for all of them. A comparison may be one for
 the examples alone."""
 

@@ -33,6 +33,7 @@ __all__ = [
     "class_of",
     "guard_failed",
     "is_check",
+    "is_instance",
     "refers_to",
     "same_value",
     "share_memory",
@@ -80,6 +81,11 @@ def class_of(value: Any) -> type:
     That of a tensor without data, on which a captured program is captured again, is the class that it stands for.
     """
     return Tensor if is_fake(value) else type(value)
+
+
+def is_instance(value: Any, classes: type | tuple[type, ...]) -> bool:
+    """Return what ``isinstance`` does, whose calls do not stay calls where a captured program is captured again."""
+    return isinstance(value, classes)
 
 
 def refers_to(reference: Any, value: Any) -> bool:
@@ -264,6 +270,7 @@ def is_check(node: Node) -> bool:
 
 effects.register_target(are_distinct, PURE)
 effects.register_target(class_of, PURE)
+effects.register_target(is_instance, PURE)
 effects.register_target(refers_to, PURE)
 effects.register_target(same_value, PURE)
 effects.register_target(share_memory, PURE)

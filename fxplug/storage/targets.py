@@ -72,6 +72,7 @@ _CHECKS: dict[str, Any] = {
         checks.check_true,
         checks.check_unchanged,
         checks.class_of,
+        checks.is_instance,
         checks.refers_to,
         checks.same_value,
         checks.share_memory,

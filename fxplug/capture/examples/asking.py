@@ -158,7 +158,7 @@ class Answerer(Tracer):
         self._said: set[Any] = set()
         """What is checked in the graph since something was last written: behind a write it may be another thing."""
         self._read_numbers: list[tuple[NumberProxy, str]] = []
-        self._fixed_last: NumberProxy | None = None
+        self._fixed_last: Node | None = None
         self._fixed: set[tuple[Any, ...]] = set()
         self._names: frozenset[str] = frozenset()
         self._changing_ranks: dict[Node, bool] = {}
@@ -224,8 +224,8 @@ class Answerer(Tracer):
             return
         self.check_thread()
         number.is_fixed = True
-        self._fixed_last = number
         node, value = number.node, number.value
+        self._fixed_last = node
         if function is None:
             number.is_exact = True
         else:
@@ -234,9 +234,9 @@ class Answerer(Tracer):
 
     def numbers_needed(self) -> frozenset[str]:
         """Return, as expressions, the number that was fixed last, and the numbers that it is computed from."""
-        number, self._fixed_last = self._fixed_last, None
+        last, self._fixed_last = self._fixed_last, None
         found: set[Node] = set()
-        stack = [] if number is None else [number.node]
+        stack = [] if last is None else [last]
         while stack:
             node = stack.pop()
             if node not in found:

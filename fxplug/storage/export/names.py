@@ -35,6 +35,8 @@ _CHECKS = {
     function: function.__name__
     for function in (*checks.CHECKS, checks.are_distinct, checks.same_value, checks.the_same)
 }
+_AS_BUILTINS: dict[Any, str] = {checks.class_of: "type", checks.is_instance: "isinstance"}
+"""Functions of checks that do what Python's own do."""
 _ORIGINS: dict[Any, str] = {list: "list", tuple: "tuple", dict: "dict", set: "set"}
 _DEEPEST = 50
 _WIDTH = 88
@@ -241,8 +243,8 @@ class Names:
         known = self._known(value) or self._beside(value)
         if known is not None:
             return dotted(known)
-        if getattr(value, "__module__", None) == checks.__name__ and value is checks.class_of:
-            return self.builtin("type")
+        if getattr(value, "__module__", None) == checks.__name__ and value in _AS_BUILTINS:
+            return self.builtin(_AS_BUILTINS[value])
         if isinstance(value, (OpOverload, OpOverloadPacket)):
             return self._operator(value)
         statement, path = path_expression(value)
