@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from contextlib import suppress
 from itertools import combinations, product
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,6 +39,7 @@ __all__ = [
     "check_comparisons",
     "check_result",
     "check_returned",
+    "check_tested",
     "check_weight",
     "hear_of_gradients",
 ]
@@ -223,6 +225,22 @@ def hear_of_gradients(
     return gradients
 
 
+def check_tested(tracer: Any, proxy: Proxy) -> None:
+    """Look whether the program compares what a call that was just recorded returns with a number, a text or the like.
+
+    Raises:
+        TraceError: It does, and what stands for the result is never what it is compared with.
+    """
+    for frame in frames_of_program():
+        test = test_of_result(frame.f_code, frame.f_lasti)
+        if test is not None and test.cls is not NoneType and not _is_certain(proxy.node, tracer.root, test):
+            error = _refusal(tracer, proxy.node, f"what {proxy.node.name!r} stands for", test)
+            tracer.note_refusal(error)
+            raise error
+        if not is_result_returned(frame.f_code, frame.f_lasti):
+            return
+
+
 def _may_answer_otherwise(node: Node, root: Any, test: Test) -> bool:
     return may_be_none(node, root) or (not test.is_for_none and may_hold_none(node, root))
 
@@ -313,10 +331,10 @@ def _is_certain(node: Node, root: Any, test: Test) -> bool:
     """Return whether the comparison has one answer for every value that a node can have."""
     kind = kind_of_node(node, root)
     if kind is None:
-        return not may_be_none(node, root)
+        return test.cls is NoneType and not may_be_none(node, root)
     if test.is_for_none or issubclass(kind.cls, torch.Tensor):
         return True
-    return not issubclass(kind.cls, _TWO_VALUED)
+    return not issubclass(kind.cls, (*_TWO_VALUED, test.cls))
 
 
 def _record_presence(tracer: Any, proxy: Proxy, test: Test) -> None:

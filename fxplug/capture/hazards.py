@@ -33,7 +33,7 @@ from fxplug.capture.containers import (
     is_object,
     is_of_library,
 )
-from fxplug.capture.identity import Comparison, Pair, Test, comparisons_in, pairs_in, tests_in
+from fxplug.capture.identity import Comparison, Pair, Test, comparisons_in, pairs_in, tests_in, tests_values
 from fxplug.capture.reached import calls_forwards, function_behind
 from fxplug.capture.sources import is_of_other_library, is_standard, passes_calls_on
 from fxplug.capture.texts import names_in_getters, names_in_texts
@@ -87,6 +87,8 @@ class Scan:
     """The comparisons of parameters with other values."""
     comparisons: tuple[Comparison, ...]
     """The comparisons of any two values."""
+    tests_values: bool
+    """Whether it compares anything with a constant other than None by identity."""
     forwards: bool
     """Whether it, or a function in it, calls the forward of something that it finds."""
     codes: frozenset[int]
@@ -106,7 +108,7 @@ def scan_of(code: CodeType) -> Scan:
     asks = names & _HEARD_BY_NAME
     codes = frozenset((id(code),)).union(*(scan_of(part).codes for part in inner))
     is_blind = finds_unseen(code, names)
-    compared = tests_in(code), pairs_in(code), comparisons_in(code)
+    compared = tests_in(code), pairs_in(code), comparisons_in(code), tests_values(code)
     return Scan(names, found, asks, *compared, forwards, codes, is_blind)
 
 

@@ -10,9 +10,10 @@ import inspect
 import operator
 import weakref
 from dataclasses import dataclass, replace
-from types import CodeType
-from typing import TYPE_CHECKING, Any
+from types import CodeType, NoneType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fxplug.capture.bytecode import read_once
 from fxplug.ir import SourceLine
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ __all__ = [
     "parameters_of",
     "test_of_result",
     "tests_in",
+    "tests_values",
 ]
 
 
@@ -47,6 +49,8 @@ class Test:
     """Whether the constant is None, and the parameter itself is compared."""
     is_indirect: bool = False
     """Whether a function inside compares a parameter of its own, for which this one may be handed over."""
+    cls: type = NoneType
+    """The class of the constant."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,6 @@ class Comparison:
 
 _ELEMENT = "<element>"
 """Stands for the parameter of which a variable of a loop may be a part."""
-_SINGLETONS = (None, True, False, Ellipsis)
 _TESTING = frozenset(
     number
     for name, number in dis.opmap.items()
@@ -133,15 +136,12 @@ def _tests_of(code: CodeType, known: dict[str, tuple[str, bool]]) -> dict[str, T
         known = _with_aliases(entries, known)
         for index, (entry, line) in enumerate(entries):
             if entry.opcode in _TESTING:
-                name, constant, is_all = _tested(entries, index)
-                if name in known:
-                    parameter, is_whole = known[name]
-                    is_whole = is_whole and is_all
-                    question = (
-                        f"{{name!r}} is {constant}" if is_whole else f"a part of {{name!r}} is {constant}"
+                tested = _tested(entries, index)
+                if tested is not None and tested.name in known:
+                    parameter, is_whole = known[tested.name]
+                    test = _test_at(
+                        code, line, tested, is_whole=is_whole and tested.is_whole, name="{name!r}"
                     )
-                    place = SourceLine(code.co_filename, line, code.co_name)
-                    test = Test(place, question, constant == "None" and is_whole)
                     if parameter not in found or found[parameter].is_for_none:
                         found[parameter] = test
     for part in inner:
@@ -179,21 +179,55 @@ def _loaded(entries: list[tuple[dis.Instruction, int]], index: int) -> str | Non
     return entry.argval[-1] if isinstance(entry.argval, tuple) else entry.argval
 
 
-def _tested(entries: list[tuple[dis.Instruction, int]], index: int) -> tuple[str | None, str, bool]:
-    """Return which variable an instruction compares, with what, as messages call it, and whether all of it."""
+class _Tested(NamedTuple):
+    """What an instruction compares with a constant."""
+
+    name: str | None
+    """The variable; None for any other expression."""
+    is_whole: bool
+    """Whether all of it is compared."""
+    constant: str
+    """The constant, as messages call it."""
+    cls: type
+    """Its class."""
+
+
+def _tested(entries: list[tuple[dis.Instruction, int]], index: int) -> _Tested | None:
+    """Return what an instruction compares with a constant, None where it compares something else."""
     entry = entries[index][0]
     right = _operand(entries, index - 1)
+    if entry.opname == "MATCH_MAPPING":
+        return _Tested(right.name, right.is_whole, "a mapping", dict)
     if entry.opname != "IS_OP":
-        return right.name, "a mapping" if entry.opname == "MATCH_MAPPING" else "None", right.is_whole
+        return _Tested(right.name, right.is_whole, "None", NoneType)
     left = _left_of(entries, right)
     for constant, variable in ((right, left), (left, right)):
-        if variable.name is not None and constant.is_constant and _is_singleton(constant.value):
-            return variable.name, repr(constant.value), variable.is_whole
-    return None, "", True
+        if constant.is_constant and not variable.is_constant and _is_plain(constant.value):
+            return _Tested(variable.name, variable.is_whole, repr(constant.value), type(constant.value))
+    return None
 
 
-def _is_singleton(value: Any) -> bool:
-    return any(value is known for known in _SINGLETONS)
+def _is_plain(value: Any) -> bool:
+    return type(value) in _PLAIN or value is Ellipsis
+
+
+_PLAIN = frozenset({NoneType, bool, bytes, complex, float, int, str})
+"""Classes of constants that values of a program may be; of numbers and texts Python keeps some once for all."""
+
+
+@read_once
+def tests_values(code: CodeType) -> bool:
+    """Return whether a function, or one in it, compares anything with a constant other than None by identity."""
+    if any(tests_values(part) for part in code.co_consts if isinstance(part, CodeType)):
+        return True
+    if _IS_OP not in code.co_code[::2]:
+        return False
+    entries = _entries(code)
+    found = [_tested(entries, at) for at, (entry, _) in enumerate(entries) if entry.opcode == _IS_OP]
+    return any(tested is not None and tested.cls is not NoneType for tested in found)
+
+
+_IS_OP = dis.opmap["IS_OP"]
 
 
 @dataclass(frozen=True)
@@ -219,7 +253,7 @@ def _operand(entries: list[tuple[dis.Instruction, int]], index: int) -> _Operand
     if name is not None or index < 0:
         return _Operand(index, name)
     entry = entries[index][0]
-    if entry.opname.startswith("LOAD_CONST"):
+    if entry.opname.startswith(("LOAD_CONST", "LOAD_SMALL_INT")):
         return _Operand(index, is_constant=True, value=entry.argval)
     if entry.opname == "LOAD_GLOBAL":
         return _Operand(index, global_name=entry.argval)
@@ -355,15 +389,15 @@ def _find_test_of_result(code: CodeType, offset: int) -> Test | None:
     index, is_whole = _behind_lookups(entries, start)
     names = _stored_at(entries, index)
     if not names:
-        tested = next((at for at in (index, index + 1) if _is_test_for_none(entries, at, index)), None)
-        return None if tested is None else _test_at(code, entries[tested][1], "None", is_whole=is_whole)
+        tests = [_test_of_top(code, entries, at, index, is_whole=is_whole) for at in (index, index + 1)]
+        return tests[0] or tests[1]
     whole = is_whole and entries[index][0].opname != "UNPACK_SEQUENCE"
     known = _with_aliases(entries[start:], {name: (name, whole) for name in names})
     for at in range(index, len(entries)):
-        if entries[at][0].opcode in _TESTING:
-            name, constant, is_all = _tested(entries, at)
-            if name in known:
-                return _test_at(code, entries[at][1], constant, is_whole=known[name][1] and is_all)
+        tested = _tested(entries, at) if entries[at][0].opcode in _TESTING else None
+        if tested is not None and tested.name in known:
+            is_all = known[tested.name][1] and tested.is_whole
+            return _test_at(code, entries[at][1], tested, is_whole=is_all)
     return None
 
 
@@ -377,9 +411,10 @@ _CACHE = dis.opmap.get("CACHE", 0)
 _RETURN = dis.opmap["RETURN_VALUE"]
 
 
-def _test_at(code: CodeType, line: int, constant: str, *, is_whole: bool) -> Test:
-    question = f"{{name}} is {constant}" if is_whole else f"a part of {{name}} is {constant}"
-    return Test(SourceLine(code.co_filename, line, code.co_name), question, constant == "None" and is_whole)
+def _test_at(code: CodeType, line: int, tested: _Tested, *, is_whole: bool, name: str = "{name}") -> Test:
+    question = f"{name} is {tested.constant}" if is_whole else f"a part of {name} is {tested.constant}"
+    place = SourceLine(code.co_filename, line, code.co_name)
+    return Test(place, question, tested.cls is NoneType and is_whole, cls=tested.cls)
 
 
 def _behind_lookups(entries: list[tuple[dis.Instruction, int]], index: int) -> tuple[int, bool]:
@@ -411,14 +446,21 @@ def _stored_at(entries: list[tuple[dis.Instruction, int]], index: int) -> list[s
     return names[:count]
 
 
-def _is_test_for_none(entries: list[tuple[dis.Instruction, int]], at: int, index: int) -> bool:
-    """Return whether an instruction compares what is on the stack at `index` with None."""
+def _test_of_top(
+    code: CodeType, entries: list[tuple[dis.Instruction, int]], at: int, index: int, *, is_whole: bool
+) -> Test | None:
+    """Return the comparison that an instruction makes of what is on the stack at `index` with a constant."""
     if at >= len(entries):
-        return False
-    entry, first = entries[at][0], entries[index][0]
+        return None
+    entry, line = entries[at]
     if at == index:
-        return entry.opcode in _TESTING and entry.opname != "IS_OP"
-    return entry.opname == "IS_OP" and first.opname.startswith("LOAD_CONST") and first.argval is None
+        is_test = entry.opcode in _TESTING and entry.opname != "IS_OP"
+        tested = _Tested(None, True, "None", NoneType) if is_test else None
+    else:
+        constant = _operand(entries, index)
+        is_test = entry.opname == "IS_OP" and constant.is_constant and _is_plain(constant.value)
+        tested = _Tested(None, True, repr(constant.value), type(constant.value)) if is_test else None
+    return None if tested is None else _test_at(code, line, tested, is_whole=is_whole)
 
 
 # -- comparisons of two values

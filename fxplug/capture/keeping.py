@@ -156,6 +156,7 @@ class StateKeeper:
     _names_forward: bool
     """Whether one that it may call names ``forward``."""
     _compares: bool
+    _looks_at_results: bool
     """Whether one that it may call compares two values by identity."""
     runs_leaves: bool
     """Whether modules that stay calls run while the program is traced."""
@@ -325,7 +326,9 @@ class StateKeeper:
 
     def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str], owner: Any) -> None:
         """Hear of a function that the program may call, its own code, the names in it, and whose method it is."""
-        self._compares = self._compares or bool(scan_of(code).comparisons)
+        scan = scan_of(code)
+        self._compares = self._compares or bool(scan.comparisons)
+        self._looks_at_results = self._looks_at_results or self._compares or scan.tests_values
         self._finds_weights = self._finds_weights or not names.isdisjoint(_FINDING_WEIGHTS)
         if names_operators(names) and not self.runs_leaves and self._finds_operators(function, owner):
             self.note_refusal(error := _unknown_identity(code))

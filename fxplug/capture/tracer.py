@@ -23,7 +23,7 @@ from fxplug.capture.callforms import tells_sizes_apart
 from fxplug.capture.calls import TracedCalls
 from fxplug.capture.caught import errors_made_in, forget_frames, was_caught
 from fxplug.capture.closures import ClosureCall, held_by
-from fxplug.capture.comparisons import check_result, check_returned
+from fxplug.capture.comparisons import check_result, check_returned, check_tested
 from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check, record_default
 from fxplug.capture.constants import ConstantKeeper, Constants
 from fxplug.capture.defaults import Defaults, trace_with_defaults
@@ -234,7 +234,9 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._place = Place(_TRACE_CODE, None, None)
         forget_values(self, _NEEDED_BY_FEW)
         self._readers, self._names_forward = [], False
-        self._compares = self._finds_weights = self._is_plain = self._is_watched = self._is_lean = False
+        self._compares = self._looks_at_results = self._finds_weights = self._is_plain = self._is_watched = (
+            self._is_lean
+        ) = False
         self._is_repeated = self._ended = self.has_checks = self.has_written = self.has_made_constants = False
         self._plain = self._pure_calls = None
         self._forget_layers()
@@ -960,7 +962,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         if not self._records_plainly:
             return self.proxy(node)
         proxy = self._proxy_class(node, self) if self.policy.proxy_mixins is None else self.proxy(node)
-        if self._compares:
+        if self._looks_at_results:
             self._look_at_result(proxy)
         return proxy
 
@@ -1040,7 +1042,9 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def _look_at_result(self, proxy: Proxy) -> None:
         """Look at what a call returns in a program that compares values by identity."""
-        check_returned(self, proxy)
+        check_tested(self, proxy)
+        if self._compares:
+            check_returned(self, proxy)
 
     def _plain_arguments(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
         """Convert arguments as `create_arg` does, most of them without calling it."""
@@ -1435,7 +1439,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         proxy = self._proxy_class(node, self) if policy.proxy_mixins is None else self.proxy(node)
         if self.new_constants:
             self.on_constants_read(proxy)
-        if self._compares:
+        if self._looks_at_results:
             self._look_at_result(proxy)
         return proxy
 
