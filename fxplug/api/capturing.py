@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
@@ -360,6 +361,7 @@ def _capture_once(
     """Run a program on its examples; once more, in another way, where something stands against the usual one."""
     ways: dict[str, Any] = {}
     avoided: list[Exception] = []
+    handled = sys.exc_info()[1]
     while True:
         try:
             captured = _run_on_examples(program, args, kwargs, options, ways)
@@ -369,7 +371,7 @@ def _capture_once(
             avoided.append(error)
         else:
             for error in avoided:
-                forget_frames(error)
+                forget_frames(error, handled)
             return captured
 
 

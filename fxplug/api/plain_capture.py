@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import sys
 from contextlib import nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -71,10 +72,11 @@ def capture_plainly(
         return None
     if policy.trace_started or policy.trace_finished or policy.node_created:
         return None
+    handled = sys.exc_info()[1]
     try:
         return _capture_in_turns(program, args, left_out, policy, name)
     except Exception as error:
-        forget_frames(error)
+        forget_frames(error, handled)
         return None
 
 
@@ -86,14 +88,14 @@ def _capture_in_turns(
     name: str,
 ) -> GraphModule | None:
     """Trace and run a program; once more where layers are unknown, or where something else was told than was found."""
-    tells = True
+    tells, handled = True, sys.exc_info()[1]
     for _ in range(_MOST_TURNS):
         tracer = _tracer(policy)
         tracer.left_out = left_out
         try:
             captured = _capture(program, args, tracer, PlainAnswers(program, args, tells=tells), name)
         except WrongTellingError as error:
-            forget_frames(error)
+            forget_frames(error, handled)
             tells = False
             continue
         if not tracer.unknown_layers:

@@ -6,7 +6,7 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING
 
 from fxplug.capture.sources import is_own
-from fxplug.errors import trace_errors
+from fxplug.errors import FxplugError, trace_errors
 
 if TYPE_CHECKING:
     from contextvars import Context
@@ -36,12 +36,18 @@ def was_caught(error: TraceError) -> bool:
     return not is_own(files[0]) and any(map(is_own, files))
 
 
-def forget_frames(error: BaseException | None) -> None:
-    """Let go of the frames that an error, with those behind it, has come through: nobody will see it.
+def forget_frames(error: BaseException | None, handled: BaseException | None) -> None:
+    """Let go of the frames that an error has come through, which nobody will see, with those behind it.
 
     They hold inputs and traces; where one of them holds the error, too, nothing but a collection would free them.
+
+    Args:
+        error: What a capture has avoided. Errors of others may be seen by these, and stay as they are.
+        handled: What whoever captures was handling (``sys.exc_info()``) before: it stands behind all of them.
     """
-    while error is not None:
+    seen: set[int] = set()
+    while isinstance(error, FxplugError) and error is not handled and id(error) not in seen:
+        seen.add(id(error))
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
 

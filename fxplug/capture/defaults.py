@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.capture.caught import forget_frames
@@ -138,6 +139,7 @@ def trace_with_defaults(
     """
     first: TraceError | None = None
     answered: list[TraceError] = []
+    handled = sys.exc_info()[1]
     problems = [] if problems is None else problems
     before = len(problems)
     while True:
@@ -161,5 +163,5 @@ def trace_with_defaults(
             raise raised
         else:
             for error in answered:
-                forget_frames(error)
+                forget_frames(error, handled)
             return cast("Graph", graph)

@@ -209,11 +209,14 @@ def _aligned(skeleton: Any, value: Any) -> Any:
     """Return `value` with plain tuples for its sizes where tuples were traced.
 
     Raises:
-        ValueError: The keys of a dict are in another order: a program that loops over it does something else then.
+        ValueError: A dict is of another class, or its keys are in another order: a program that loops over it does
+            something else then.
     """
     if isinstance(value, torch.Size):
         return tuple(value) if type(skeleton) is tuple else value
     if isinstance(value, dict) and isinstance(skeleton, dict):
+        if type(value) is not type(skeleton):  # Which torch takes for one another, and programs do not.
+            raise ValueError("it is a dict of another class")
         return _aligned_dict(cast("dict[Any, Any]", skeleton), cast("dict[Any, Any]", value))
     kind: Any = type(skeleton)
     if type(value) is not kind or not issubclass(kind, (tuple, list)) or len(value) != len(skeleton):

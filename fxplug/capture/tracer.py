@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import sys
 import time
 from contextvars import copy_context
 from functools import partial
@@ -295,6 +296,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 "super().__init__() in it."
             )
         self._taken_defaults = Defaults(self.examples)
+        handled = sys.exc_info()[1]
         try:
             attempt = partial(self._attempt, root, concrete_args)
             with deeper_calls():
@@ -303,7 +305,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 except MissedFunctionError as error:
                     if self.runs_leaves or self.hears_functions:
                         raise
-                    forget_frames(error)
+                    forget_frames(error, handled)
                     self.hears_functions = True
                 return trace_with_defaults(self._taken_defaults, self.problems, attempt)
         finally:
@@ -373,10 +375,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     ) -> Graph:
         """Trace; once more, and watch what there is to be watched, if a layer is entered after all."""
         graph, mixed = self.graph, (self._mixins, self._proxy_class)
+        handled = sys.exc_info()[1]
         try:
             return self._trace(root, concrete_args)
         except MissedProgramError as error:
-            forget_frames(error)
+            forget_frames(error, handled)
             self._reset()
         self._is_watched = True
         self._mixins, self._proxy_class = mixed

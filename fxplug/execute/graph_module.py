@@ -136,6 +136,8 @@ class GraphModule(nn.Module):
                 state["meta"] = dict(root.meta)
                 if "_guards" in root.__dict__:
                     state["_guards"] = root.__dict__["_guards"]
+        if "_guards" not in state and graph.guard_set is not None:
+            state["_guards"] = graph.guard_set
         self._take_over(root, graph)
         graph.owning_module = self
 
@@ -194,6 +196,7 @@ class GraphModule(nn.Module):
         if graph.owning_module is not self:
             # Several modules may run one graph: it asks the one through which it was reached.
             graph.owning_module = self
+            graph.guard_set = self.__dict__.get("_guards")
         return graph
 
     @graph.setter
@@ -205,6 +208,8 @@ class GraphModule(nn.Module):
         self._take_over(self, graph)
         self.__dict__["_graph"] = graph
         self.__dict__["_compiled"] = None
+        if graph.guard_set is not None:
+            self.__dict__["_guards"] = graph.guard_set
         graph.owning_module = self
 
     @property
@@ -237,6 +242,7 @@ class GraphModule(nn.Module):
     def set_guards(self, guards: GuardSet | None) -> None:
         """Let calls of this module check guards first; None takes them away."""
         self.__dict__["_guards"] = guards
+        self.__dict__["_graph"].guard_set = guards  # Whoever makes another module of it relies on the same.
         if guards is None:
             del self.__dict__["_guards"]
 

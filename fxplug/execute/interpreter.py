@@ -84,8 +84,9 @@ class Interpreter:
         """
         graph = self.graph
         if enable_io_processing:
-            if initial_env is None and graph is getattr(self.module, "graph", None):
-                check_guards(self.module, args)
+            captured = self.module if graph is getattr(self.module, "graph", None) else graph.owning_module
+            if initial_env is None and graph is getattr(captured, "graph", None):
+                check_guards(captured, args)
             args = tuple(graph.process_inputs(*args))
         self._check_inputs(args)
         result = self._run_nodes(iter(args), dict(initial_env) if initial_env is not None else {})

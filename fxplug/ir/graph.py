@@ -109,6 +109,8 @@ class Graph(CodeOwner):
         self.state_guards: tuple[StateGuard, ...] = ()
         """What the program was told of the modules below its root, of its weights and of torch while it was captured;
         calls of its module check it."""
+        self.guard_set: Any = None
+        """What calls of modules that run this graph check first (see `fxplug.execute.guards`); None for nothing."""
         self.training_overrides: dict[str, tuple[bool, bool]] = {}
         """Path of a module below the root -> whether it is trained after ``train()`` and after ``eval()`` of the root,
         for those of which the classes of the program say otherwise than torch (a frozen batch norm)."""
@@ -728,6 +730,7 @@ class Graph(CodeOwner):
         other.lifted = dict(self.lifted)
         other._keyword_only = self._keyword_only
         other.rely_on(self)
+        other.guard_set = self.guard_set
         with paused_collection():
             copies = clone_nodes(self._ring, other, other._ring)
         if memo is not None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
+import traceback
 import weakref
+from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
@@ -165,3 +168,75 @@ def test_asking_whether_a_call_is_wrapped_fills_in_no_notes() -> None:
     node.annotate({"is_wrapped": True})
     assert node.has_note("is_wrapped")
     assert node.meta["is_wrapped"]
+
+
+def _with_a_mask(x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    return x if mask is None else x * mask
+
+
+def _counts(x: torch.Tensor) -> torch.Tensor:
+    return x * int(format(x.shape[0]))
+
+
+def _captures() -> None:
+    """Capture in ways that avoid an error: by a default, with fixed numbers, and not plainly."""
+    fxplug.symbolic_trace(_with_a_mask)
+    fxplug.trace(_counts, (torch.ones(2, 4),))
+    fxplug.trace(Compares().eval(), (torch.ones(2, 4),))
+
+
+def _fails(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, fxplug.TraceError])
+def test_what_the_caller_handles_keeps_its_traceback(kind: type[Exception]) -> None:
+    error = kind("of the caller")
+    try:
+        _fails(error)
+    except kind:
+        _captures()
+    assert [entry.name for entry in traceback.extract_tb(error.__traceback__)][-1] == "_fails"
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):  # noqa: N818 - what matters is that nothing can be assigned to it
+    why: str
+
+
+def test_errors_of_others_that_cannot_be_changed_are_left_alone() -> None:
+    error = Frozen("of the caller")
+    try:
+        _fails(error)
+    except Frozen:
+        _captures()
+    assert error.__traceback__ is not None
+
+
+def _raises_from_itself(x: torch.Tensor) -> torch.Tensor:
+    try:
+        json.dumps({"a": x.shape[0]})
+    except TypeError as error:
+        raise error from error
+    return x + 1
+
+
+def test_errors_that_are_their_own_cause_end() -> None:
+    captured = fxplug.trace(_raises_from_itself, (torch.ones(3),))
+    assert torch.equal(captured(torch.ones(3)), torch.ones(3) + 1)
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    try:
+        _fails(one)
+    except ValueError:
+        _captures()
+
+
+def test_an_error_that_is_said_in_the_end_has_its_traceback() -> None:
+    def program(x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        y = x if mask is None else x * mask
+        return y if y.sum() > 0 else -y
+
+    with pytest.raises(fxplug.TraceError) as caught:
+        fxplug.symbolic_trace(program)
+    assert "program" in [entry.name for entry in traceback.extract_tb(caught.value.__traceback__)]

@@ -16,7 +16,7 @@ from fxplug.capture.bytecode import read_once
 from fxplug.codegen import INFIX, PREFIX, PyTreeCodeGen
 from fxplug.ir import Graph, Node, map_arg
 from fxplug.ir.guards import Guard
-from fxplug.semantics.checks import class_of, same_value
+from fxplug.semantics.checks import class_of, is_instance, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -337,8 +337,12 @@ def _function_text(node: Node, args: tuple[Any, ...], depth: int) -> str:
         return f"{_operand(args[0], depth)} {INFIX[target]} {_operand(args[1], depth)}"
     if target in PREFIX:
         return f"{PREFIX[target]}{_operand(args[0], depth)}"
-    name = "type" if target is class_of else getattr(target, "__name__", str(target))
+    name = _NAMES.get(target) or getattr(target, "__name__", str(target))
     return f"{name}({_arguments(args, node.kwargs, depth)})"
+
+
+_NAMES: dict[Any, str] = {class_of: "type", is_instance: "isinstance"}
+"""What people call functions of checks."""
 
 
 def _operand(value: Any, depth: int) -> str:

@@ -9,6 +9,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from fxplug.capture.arguments import is_constant, is_plain_subclass
 from fxplug.capture.compared import MissedComparisonError
@@ -40,11 +41,12 @@ from fxplug.capture.hazards import scan_of
 from fxplug.capture.identity import IDENTITY
 from fxplug.capture.inputs import Given
 from fxplug.capture.keeping import unheard_question
+from fxplug.capture.repeated import with_all_before
 from fxplug.capture.sources import is_installed, passes_calls_on, place_in_program
 from fxplug.capture.writes import is_read, with_inner
 from fxplug.errors import TraceError
 from fxplug.ir.guards import Guard
-from fxplug.semantics.checks import are_distinct, class_of, refers_to, same_value
+from fxplug.semantics.checks import are_distinct, class_of, is_check, is_instance, refers_to, same_value
 from fxplug.semantics.internals import MARKS_OF_COMPILER, can_be_rebuilt, own_tables
 
 if TYPE_CHECKING:
@@ -378,9 +380,8 @@ class InputReceiver(ValueKeeper):
                 self._add_entry_guard(operator.is_not, (node, None))
             for source, value in self._tensor_inputs:
                 self._guard_tensor(source, value)
-            for node, kind in self._number_inputs:
-                if asks_for_kinds(self._names) or self._may_be_no_tensor(node):
-                    self._guard_kind(node, kind)
+            if self._number_inputs:
+                self._guard_numbers()
             if self._tells_apart():
                 self._guard_identities()
             self._guard_surroundings()
@@ -393,6 +394,17 @@ class InputReceiver(ValueKeeper):
                 self._guard_presence()
         if self._has_written:
             mark_checks_behind(self.graph.nodes, None, self.root)
+
+    def _guard_numbers(self) -> None:
+        """Guard that inputs are numbers, where the program may ask, and that no tensor decides in their place."""
+        deciding = with_all_before({*self._guards.predicates(), *filter(is_check, self.graph.nodes)})
+        for node, kind in self._number_inputs:
+            if asks_for_kinds(self._names) or self._may_be_no_tensor(node):
+                self._guard_kind(node, kind)
+            elif node in deciding:  # What is asked of a tensor is one, too, and may go on into something.
+                found = self._aside("call_function", is_instance, (node, torch.Tensor))
+                self._guards.hear(found, nothing_written=True)
+                self._add_entry_guard(operator.not_, (found,))
 
     def _guard_presence(self) -> None:
         """Guard that no input, or part of one, is None instead, where the program may ask and nothing else says so.
@@ -549,11 +561,38 @@ class InputReceiver(ValueKeeper):
             kind = self._aside("call_function", class_of, (node,))
             self._guards.hear(kind, nothing_written=True)
             self._add_entry_guard(operator.is_, (kind, type(value)))
+            if not isinstance(value, nn.Module):
+                self._guard_fields(node, value)
             return
         asks, found = (list, list(value)) if isinstance(value, dict) else (len, len(value))
         answer = self._aside("call_function", asks, (node,))
         self._guards.hear(answer, nothing_written=True)
         self._add_entry_guard(operator.eq, (answer, self.create_arg(found)))
+
+    def _guard_fields(self, node: Node, value: Any) -> None:
+        """Guard that an object has no attribute of its own which the program may find, and the example has not."""
+        asked = {name.removeprefix(ATTRIBUTE) for name in self._names if name.startswith(ATTRIBUTE)}
+        # What the class has is found under the same name as what an object has in its place.
+        shadowed = {
+            name
+            for kind in type(value).__mro__[:-1]
+            for name, held in vars(kind).items()
+            if _is_data(name, held)
+        }
+        absent = sorted((asked | shadowed) - vars(value).keys())
+        if not absent:
+            return
+        table = self._aside("call_function", getattr, (node, "__dict__"))
+        self._guards.hear(table, nothing_written=True)
+        if ANY_ATTRIBUTE in self._names or len(absent) > _MOST_ABSENT:
+            names = self._aside("call_function", list, (table,))
+            self._guards.hear(names, nothing_written=True)
+            self._add_entry_guard(operator.eq, (names, self.create_arg(list(vars(value)))))
+            return
+        for name in absent:
+            found = self._aside("call_function", operator.contains, (table, name))
+            self._guards.hear(found, nothing_written=True)
+            self._add_entry_guard(operator.not_, (found,))
 
     def _add_entry_guard(self, function: Any, args: tuple[Any, ...], asked: Guard | None = None) -> None:
         node = self._aside("call_function", function, args)
@@ -561,3 +600,8 @@ class InputReceiver(ValueKeeper):
         if asked is not None:
             guard = Guard(guard.text, asked.line, asked.source)
         self._guards.add(node, guard)
+
+
+def _is_data(name: str, held: Any) -> bool:
+    """Return whether what a class has under a name is a value that its objects share, and no method or the like."""
+    return not (name.startswith("__") or callable(held) or hasattr(type(held), "__get__"))

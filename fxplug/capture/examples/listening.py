@@ -436,6 +436,12 @@ class CallListener(CallRecorder):
             return args[0]
         if not (self._holds_traced(args) or self._holds_traced(kwargs)):
             return self._call_aside(function, args, kwargs)
+        if any(type(value) is int for value in args):
+            # Torch counts dimensions from the front by then: ``x.imag = y`` selects in the last one.
+            for value in args:
+                source = self._known.get(id(value), (None, None))[1]
+                if source is not None:
+                    self._ask_rank(source, self._aloof(torch.Tensor.dim, value))
         return self._make(self._record("call_function", function, args, kwargs), function, args, kwargs)
 
     def on_number_made(self, kind: type, value: Any) -> Any:
