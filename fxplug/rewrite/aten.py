@@ -5,6 +5,7 @@ Writes are made new values first, and inputs, parameters and buffers that were w
 
 from __future__ import annotations
 
+import inspect
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import FunctionType
@@ -20,6 +21,7 @@ from fxplug.execute.shadow import state_tensors, with_other_tensors
 from fxplug.ir import Graph, MadeBy, Node, RegionEntry, effects, iterate_leaves, map_aggregate, qualified_name
 from fxplug.rewrite.aten_tables import take_along_dim
 from fxplug.rewrite.calls import is_of_torch
+from fxplug.rewrite.dropout import input_of_dropout, is_off
 from fxplug.rewrite.edits import notes_of
 from fxplug.rewrite.expected import (
     Description,
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
 __all__ = ["decompose_to_aten"]
 
 _MADE = MadeBy("decompose")
+_HOOKING = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
 _COPY = torch.ops.aten.copy_.default
 _CLONE = torch.ops.aten.clone.default
 _REQUIRES_GRAD = torch.ops.aten.requires_grad_.default
@@ -220,7 +223,9 @@ class _AtenWriter(Interpreter):
         count = len(self.new_graph.nodes)
         try:
             self._check_writes(n)
-            value = self._kept(n) if is_kept(n) else super().run_node(n)
+            value = self._passed_on(n)
+            if value is None:
+                value = self._kept(n) if is_kept(n) else super().run_node(n)
             value = self._with_gradient_as_said(n, value)
             if self.sizes is not None:
                 self.sizes.check_open("it")
@@ -233,6 +238,29 @@ class _AtenWriter(Interpreter):
         if wrong is not None:
             raise _failure(*wrong)
         return value
+
+    def _passed_on(self, node: Node) -> Any:
+        """Return what a dropout that is off returns, its input itself, of which operators would make a copy.
+
+        Returns:
+            None for any other call.
+
+        Raises:
+            DecompositionError: The call puts a hook on a tensor.
+        """
+        target: Any = node.target
+        name = target if node.op == "call_method" else getattr(target, "__name__", None)
+        if name in _HOOKING:
+            raise DecompositionError(
+                f"it puts a hook on a tensor ({name}), of which nothing would be left, and gradients would be others. "
+                "Put it there outside of the program"
+            )
+        if node.op == "call_module" and is_off(module := self.fetch_attr(target)):
+            args, kwargs = self.fetch_args_kwargs_from_env(node)
+            return inspect.signature(module.forward).bind(*args, **kwargs).args[0]
+        if node.op == "call_function":
+            return input_of_dropout(target, *self.fetch_args_kwargs_from_env(node))
+        return None
 
     def _enter(self, node: Node, depth: int) -> Any:
         if depth == len(node.region):

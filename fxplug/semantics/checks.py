@@ -24,6 +24,7 @@ __all__ = [
     "CHECKS",
     "PLAIN_CHECKS",
     "are_distinct",
+    "attribute_names",
     "check_equal",
     "check_length",
     "check_like",
@@ -86,6 +87,11 @@ def class_of(value: Any) -> type:
 def is_instance(value: Any, classes: type | tuple[type, ...]) -> bool:
     """Return what ``isinstance`` does, whose calls do not stay calls where a captured program is captured again."""
     return isinstance(value, classes)
+
+
+def attribute_names(value: Any) -> list[str]:
+    """Return the names of the attributes that an object has to itself, in order."""
+    return list(vars(value))
 
 
 def refers_to(reference: Any, value: Any) -> bool:
@@ -269,6 +275,7 @@ def is_check(node: Node) -> bool:
 
 
 effects.register_target(are_distinct, PURE)
+effects.register_target(attribute_names, PURE)
 effects.register_target(class_of, PURE)
 effects.register_target(is_instance, PURE)
 effects.register_target(refers_to, PURE)

@@ -66,6 +66,7 @@ _CHECKS: dict[str, Any] = {
     function.__name__: function
     for function in (
         checks.are_distinct,
+        checks.attribute_names,
         checks.check_equal,
         checks.check_length,
         checks.check_like,

@@ -86,7 +86,7 @@ def test_attributes_that_the_example_has_not_are_guarded(program, kind, mode):
 
     assert torch.equal(captured(kind(TWO)), root(kind(TWO)))
     assert not torch.equal(root(kind(ONE, mask=TWO)), root(kind(ONE)))
-    with pytest.raises(GuardError, match="__dict__"):
+    with pytest.raises(GuardError, match=r"list\(vars\("):
         captured(kind(ONE, mask=TWO))
 
 
@@ -94,7 +94,7 @@ def test_attributes_of_objects_in_lists_are_guarded():
     captured = fxplug.trace(OfAList(), ([Batch(ONE)],))
 
     assert torch.equal(captured([Batch(TWO)]), TWO)
-    with pytest.raises(GuardError, match="__dict__"):
+    with pytest.raises(GuardError, match=r"list\(vars\("):
         captured([Batch(ONE, mask=TWO)])
 
 
@@ -114,7 +114,7 @@ def test_the_guard_is_kept_by_files(tmp_path):
     loaded = fxplug.load(tmp_path / "asks.fxplug", allow=allowed)
 
     assert torch.equal(loaded(BatchWithDefault(TWO)), TWO)
-    with pytest.raises(GuardError, match="__dict__"):
+    with pytest.raises(GuardError, match=r"list\(vars\("):
         loaded(BatchWithDefault(ONE, mask=TWO))
 
 

@@ -990,3 +990,31 @@ def test_what_functions_that_are_made_when_the_program_runs_compare_is_guarded(p
     assert torch.equal(captured(examples[not is_same]), program(examples[not is_same]))
     with pytest.raises(GuardError, match=r" is \S"):
         captured(examples[is_same])
+
+
+def _written_without_gradients(x):
+    with torch.no_grad():
+        y = x.contiguous()
+        y.mul_(2)
+    return y + 1
+
+
+def _converted_and_written_without_gradients(x):
+    with torch.no_grad():
+        y = x.to(torch.float32)
+        y.mul_(2)
+    return x + 1
+
+
+@pytest.mark.parametrize("program", [_written_without_gradients, _converted_and_written_without_gradients])
+def test_what_a_call_returns_as_it_was_given_may_be_written_to_without_gradients(program):
+    def given():
+        return torch.ones(3, requires_grad=True)
+
+    captured = fxplug.trace(program, (given(),), mode="value")
+
+    ours, eager = given(), given()
+    found, expected = captured(ours), program(eager)
+    assert torch.equal(found, expected)
+    assert torch.equal(ours, eager)
+    assert found.requires_grad is expected.requires_grad

@@ -16,7 +16,7 @@ from fxplug.capture.bytecode import read_once
 from fxplug.codegen import INFIX, PREFIX, PyTreeCodeGen
 from fxplug.ir import Graph, Node, map_arg
 from fxplug.ir.guards import Guard
-from fxplug.semantics.checks import class_of, is_instance, same_value
+from fxplug.semantics.checks import attribute_names, class_of, is_instance, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -319,6 +319,7 @@ _FORMS: dict[Any, str] = {
     operator.is_: "{} is {}",
     operator.is_not: "{} is not {}",
     same_value: "{} == {}",
+    attribute_names: "list(vars({}))",
 }
 
 

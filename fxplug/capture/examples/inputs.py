@@ -46,7 +46,15 @@ from fxplug.capture.sources import is_installed, passes_calls_on, place_in_progr
 from fxplug.capture.writes import is_read, with_inner
 from fxplug.errors import TraceError
 from fxplug.ir.guards import Guard
-from fxplug.semantics.checks import are_distinct, class_of, is_check, is_instance, refers_to, same_value
+from fxplug.semantics.checks import (
+    are_distinct,
+    attribute_names,
+    class_of,
+    is_check,
+    is_instance,
+    refers_to,
+    same_value,
+)
 from fxplug.semantics.internals import MARKS_OF_COMPILER, can_be_rebuilt, own_tables
 
 if TYPE_CHECKING:
@@ -467,7 +475,7 @@ class InputReceiver(ValueKeeper):
             self._add_entry_guard(operator.not_, (found,))
 
     def _guard_number_of_attributes(self, source: Node | Part, count: int) -> None:
-        table = self._aside("call_function", getattr, (self._entry_node(source), "__dict__"))
+        table = self._aside("call_function", attribute_names, (self._entry_node(source),))
         self._guards.hear(table, nothing_written=True)
         number = self._aside("call_function", len, (table,))
         self._guards.hear(number, nothing_written=True)
@@ -582,15 +590,13 @@ class InputReceiver(ValueKeeper):
         absent = sorted((asked | shadowed) - vars(value).keys())
         if not absent:
             return
-        table = self._aside("call_function", getattr, (node, "__dict__"))
-        self._guards.hear(table, nothing_written=True)
+        names = self._aside("call_function", attribute_names, (node,))
+        self._guards.hear(names, nothing_written=True)
         if ANY_ATTRIBUTE in self._names or len(absent) > _MOST_ABSENT:
-            names = self._aside("call_function", list, (table,))
-            self._guards.hear(names, nothing_written=True)
             self._add_entry_guard(operator.eq, (names, self.create_arg(list(vars(value)))))
             return
         for name in absent:
-            found = self._aside("call_function", operator.contains, (table, name))
+            found = self._aside("call_function", operator.contains, (names, name))
             self._guards.hear(found, nothing_written=True)
             self._add_entry_guard(operator.not_, (found,))
 

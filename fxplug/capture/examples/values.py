@@ -83,7 +83,9 @@ _OF_VIEWS = frozenset({"_base", "_is_view"})
 def another(tensor: torch.Tensor) -> torch.Tensor:
     """Return another tensor with the same memory; of a layout that has no views, with a copy of it."""
     has_views = tensor.layout is torch.strided and not tensor.is_nested
-    return tensor.view_as(tensor) if has_views else tensor.clone()
+    # The tensor needs gradients wherever it is handed on; a view that was made without them may not be written to.
+    with torch.enable_grad():
+        return tensor.view_as(tensor) if has_views else tensor.clone()
 
 
 class ValueKeeper(Answerer):

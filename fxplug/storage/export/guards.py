@@ -108,6 +108,11 @@ def parts_of(value, like):
     return pytree.tree_leaves(value)
 
 
+def attribute_names(value):
+    """Return the names of the attributes that an object has to itself, in order."""
+    return list(vars(value))
+
+
 def same_value(value, expected):
     """Return whether two plain values are the same, with the same sign of zero."""
     if type(value) is not type(expected):

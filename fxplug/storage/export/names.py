@@ -33,7 +33,13 @@ __all__ = ["Names", "UnreachableError"]
 _OWN = "fxplug"
 _CHECKS = {
     function: function.__name__
-    for function in (*checks.CHECKS, checks.are_distinct, checks.same_value, checks.the_same)
+    for function in (
+        *checks.CHECKS,
+        checks.are_distinct,
+        checks.attribute_names,
+        checks.same_value,
+        checks.the_same,
+    )
 }
 _AS_BUILTINS: dict[Any, str] = {checks.class_of: "type", checks.is_instance: "isinstance"}
 """Functions of checks that do what Python's own do."""
