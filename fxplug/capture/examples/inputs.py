@@ -45,6 +45,7 @@ from fxplug.capture.repeated import with_all_before
 from fxplug.capture.sources import is_installed, passes_calls_on, place_in_program
 from fxplug.capture.writes import is_read, with_inner
 from fxplug.errors import TraceError
+from fxplug.ir import Node
 from fxplug.ir.guards import Guard
 from fxplug.semantics.checks import (
     are_distinct,
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
 
     from fxplug.capture.inputs import Input
     from fxplug.capture.pytrees import PlannedInput
-    from fxplug.ir import Node
 
 __all__ = ["InputReceiver"]
 
@@ -405,7 +405,8 @@ class InputReceiver(ValueKeeper):
 
     def _guard_numbers(self) -> None:
         """Guard that inputs are numbers, where the program may ask, and that no tensor decides in their place."""
-        deciding = with_all_before({*self._guards.predicates(), *filter(is_check, self.graph.nodes)})
+        asked = [*self._guards.predicates(), *filter(is_check, self.graph.nodes)]
+        deciding = with_all_before(node for node in asked if not _is_exact(node))
         for node, kind in self._number_inputs:
             if asks_for_kinds(self._names) or self._may_be_no_tensor(node):
                 self._guard_kind(node, kind)
@@ -611,3 +612,9 @@ class InputReceiver(ValueKeeper):
 def _is_data(name: str, held: Any) -> bool:
     """Return whether what a class has under a name is a value that its objects share, and no method or the like."""
     return not (name.startswith("__") or callable(held) or hasattr(type(held), "__get__"))
+
+
+def _is_exact(asked: Node) -> bool:
+    """Return whether a tensor does not answer as the number of an input that is asked for itself."""
+    is_direct = any(isinstance(value, Node) and value.op == "placeholder" for value in asked.args[:1])
+    return is_direct and (asked.target in {operator.is_, operator.is_not, same_value} or is_check(asked))
