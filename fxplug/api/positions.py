@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fxplug.analyze.isolation import holds_itself
+from fxplug.capture.inputs import signature_of
 from fxplug.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _positional(example_inputs: Any) -> tuple[Any, ...]:
 def _in_places(program: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
     name = type(program).__name__ if isinstance(program, nn.Module) else str(program)
     try:
-        signature = inspect.signature(program.forward if isinstance(program, nn.Module) else program)
+        signature = signature_of(program.forward if isinstance(program, nn.Module) else program)
         given = signature.bind(*inputs, **named).arguments
     except (TypeError, ValueError) as error:
         raise ConfigError(

@@ -12,7 +12,16 @@ from fxplug.errors import TraceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-__all__ = ["Given", "Input", "annotations_of", "call_with", "first_unknown", "inputs_of", "name_of"]
+__all__ = [
+    "Given",
+    "Input",
+    "annotations_of",
+    "call_with",
+    "first_unknown",
+    "inputs_of",
+    "name_of",
+    "signature_of",
+]
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ def inputs_of(function: Callable[..., Any]) -> list[Input]:
     if plain is not None:
         return plain
     try:
-        parameters = inspect.signature(function).parameters
+        parameters = signature_of(function).parameters
     except (TypeError, ValueError) as error:
         raise TraceError(
             f"Cannot trace {function!r}: Python does not know its signature ({error}). Trace a Python function that "
@@ -80,6 +89,24 @@ def inputs_of(function: Callable[..., Any]) -> list[Input]:
         )
         for name, parameter in parameters.items()
     ]
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature by which a function can be called.
+
+    A decorator shows that of the function inside (`functools.wraps`), and may give that some arguments itself. Its own
+    counts where it names all of its parameters.
+
+    Raises:
+        TypeError: It is nothing that has one.
+        ValueError: Python does not know it.
+    """
+    plain = function.__func__ if isinstance(function, MethodType) else function
+    names_all = isinstance(plain, FunctionType) and not plain.__code__.co_flags & _STARS
+    return inspect.signature(function, follow_wrapped=not names_all)
+
+
+_STARS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 def _inputs_of_plain(function: Callable[..., Any]) -> list[Input] | None:

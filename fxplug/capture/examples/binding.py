@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
-from fxplug.capture.inputs import name_of
+from fxplug.capture.inputs import name_of, signature_of
 from fxplug.errors import TraceError
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def bound_examples(
     if is_plain and not kwargs and len(args) == len(inputs):
         return {entry.name: value for entry, value in zip(inputs, args, strict=True)}
     try:
-        signature = inspect.signature(function)
+        signature = signature_of(function)
         bound = signature.bind(*args, **kwargs)
     except (TypeError, ValueError) as error:
         count = f"{len(args)} positional" + (f", {sorted(kwargs)} by name" if kwargs else "")
@@ -50,6 +49,6 @@ def bound_examples(
 
 def _signature_of(function: Callable[..., Any]) -> str:
     try:
-        return str(inspect.signature(function))
+        return str(signature_of(function))
     except (TypeError, ValueError):
         return "unknown to Python"
