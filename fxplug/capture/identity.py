@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from types import CodeType, NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fxplug.capture.bytecode import read_once
 from fxplug.ir import SourceLine
 
 if TYPE_CHECKING:
@@ -215,7 +214,6 @@ _PLAIN = frozenset({NoneType, bool, bytes, complex, float, int, str})
 """Classes of constants that values of a program may be; of numbers and texts Python keeps some once for all."""
 
 
-@read_once
 def tests_values(code: CodeType) -> bool:
     """Return whether a function, or one in it, compares anything with a constant other than None by identity."""
     if any(tests_values(part) for part in code.co_consts if isinstance(part, CodeType)):
