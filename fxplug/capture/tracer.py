@@ -1267,6 +1267,10 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         treated = self._leaf_classes.get(kind)
         if treated in _DIRECT_WAYS and (path := self._paths.get(id(module))) is not None:
             if treated == "entered plainly":
+                unwrap = self.policy.unwrap_module
+                inner = None if unwrap is None else unwrap(module)
+                if inner is not None and inner is not module:
+                    return self.on_module_call(inner, args, kwargs)
                 return self._enter_plainly(path, module, args, kwargs)
             if treated == "layer in question":
                 ask = self.policy.is_leaf_module
@@ -1399,10 +1403,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         return "layer in question" if self._is_plain else "layer that may be entered"
 
     def _enters_plainly(self, kind: type[nn.Module]) -> bool:
-        """Return whether modules of a class, which are no leaves, only have their forwards run, and nobody is asked."""
-        policy = self.policy
-        is_asked = policy.is_leaf_module is not None or policy.unwrap_module is not None
-        is_own = self._is_plain and self._calls_plainly and not is_asked
+        """Return whether modules of a class, which are no leaves, only have their forwards run."""
+        is_own = self._is_plain and self._calls_plainly and self.policy.is_leaf_module is None
         return is_own and is_called_as_modules_are(kind) and not is_layer_of_torch(kind)
 
     def _call_as_replaced(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -485,6 +485,34 @@ def test_modules_that_a_policy_finds_in_others_are_watched():
     assert inner.scale == 0.5
 
 
+class Twice(nn.Module):
+    """Calls two modules of a class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = Chooses(nn.ReLU()), Chooses(nn.ReLU())
+
+    def forward(self, x):
+        return self.other(self.one(self.other(x)))
+
+
+def test_a_policy_is_asked_what_is_in_each_call_of_a_module():
+    program, asked = Twice(), []
+
+    def unwrap(module):
+        asked.append(module)
+        return program.one if module is program.other and len(asked) > 2 else None
+
+    graph = fxplug.Tracer(policy=TracePolicy(unwrap_module=unwrap)).trace(program)
+
+    assert [module for module in asked if isinstance(module, Chooses)] == [
+        *(program.other, program.one, program.other, program.one)
+    ]
+    assert [
+        str(node.target) for node in graph.find_nodes(op="call_module") if "layer" in str(node.target)
+    ] == [*("other.layer", "one.layer", "one.layer")]
+
+
 class Chooses(nn.Module):
     """Calls what it has, if it has something."""
 
