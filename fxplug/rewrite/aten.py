@@ -223,6 +223,7 @@ class _AtenWriter(Interpreter):
         count = len(self.new_graph.nodes)
         try:
             self._check_writes(n)
+            self._refuse_hook(n)
             value = self._passed_on(n)
             if value is None:
                 value = self._kept(n) if is_kept(n) else super().run_node(n)
@@ -239,22 +240,26 @@ class _AtenWriter(Interpreter):
             raise _failure(*wrong)
         return value
 
-    def _passed_on(self, node: Node) -> Any:
-        """Return what a dropout that is off returns, its input itself, of which operators would make a copy.
-
-        Returns:
-            None for any other call.
+    def _refuse_hook(self, node: Node) -> None:
+        """Refuse a call that puts a hook on a tensor.
 
         Raises:
-            DecompositionError: The call puts a hook on a tensor.
+            DecompositionError: It is one.
         """
-        target: Any = node.target
-        name = target if node.op == "call_method" else getattr(target, "__name__", None)
+        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", None)
         if name in _HOOKING:
             raise DecompositionError(
                 f"it puts a hook on a tensor ({name}), of which nothing would be left, and gradients would be others. "
                 "Put it there outside of the program"
             )
+
+    def _passed_on(self, node: Node) -> Any:
+        """Return what a dropout that is off returns, its input itself, of which operators would make a copy.
+
+        Returns:
+            None for any other call.
+        """
+        target: Any = node.target
         if node.op == "call_module" and is_off(module := self.fetch_attr(target)):
             args, kwargs = self.fetch_args_kwargs_from_env(node)
             return inspect.signature(module.forward).bind(*args, **kwargs).args[0]

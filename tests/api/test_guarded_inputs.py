@@ -104,7 +104,11 @@ def test_other_attributes_than_the_program_asks_for_may_be_there():
             return batch.x * 2
 
     captured = fxplug.trace(Reads(), (Batch(ONE),))
+    with_methods = fxplug.trace(Reads(), (BatchWithDefault(ONE),))
 
+    assert not any(
+        "doubled" in str(guard) for guard in with_methods.guards
+    )  # Methods are none of its values.
     assert torch.equal(captured(Batch(TWO, mask=ONE, name="other")), TWO * 2)
 
 

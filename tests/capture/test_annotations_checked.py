@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 import torch
+from torch import nn
 
 import fxplug
 from fxplug import GuardError
-from fxplug.semantics.checks import is_instance
+from fxplug.plugins import PluginManager
+from fxplug.semantics.checks import class_of, is_instance
 
 X = torch.randn(2, 3)
 
@@ -44,6 +46,18 @@ def _asks_callable(x, n: int):
     return x * 2 if callable(n) else x + 1
 
 
+def _asks_an_alias(x, n: int):
+    return x * 2 if isinstance(n, Optional[int]) else x + 1  # noqa: UP045 - what typing has answers in another way
+
+
+def _uses_as_a_key(x, y: torch.Tensor):
+    return x * {y: 2}[y]
+
+
+def _asks_dir(x, y: torch.Tensor):
+    return x * 2 if "flag" in dir(y) else x + 1
+
+
 def _compares_with_none(x, y: torch.Tensor):
     if y is None:
         return x * 2
@@ -75,6 +89,9 @@ def _tells_bools_apart(x, n: int):
         (_asks_is_tensor, 2, X),
         (_asks_hasattr, X, X.as_subclass(Flagged)),
         (_asks_callable, 1, len),
+        (_asks_an_alias, 1, 2.5),
+        (_uses_as_a_key, X, 2),
+        (_asks_dir, X, X.as_subclass(Flagged)),
         (_compares_with_none, X, None),
         (_matches, 1.0, 2),
         (_asks_of_a_list, [1], 2),
@@ -193,6 +210,17 @@ def test_examples_say_what_inputs_are(mode):
 
     assert torch.equal(captured(X, 2.5), X + 2.5)
     assert not [node for node in captured.graph.nodes if node.target is is_instance]
+
+
+class AsksForATensor(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) if isinstance(x, torch.Tensor) else x
+
+
+def test_programs_that_are_not_listened_to_are_not_checked_either():
+    captured = fxplug.trace(AsksForATensor(), (X,), manager=PluginManager(candidates=()))
+
+    assert not [node for node in captured.graph.nodes if node.target in {is_instance, class_of}]
 
 
 def test_parameters_of_patterns_stand_for_any_values():

@@ -63,10 +63,7 @@ def _returned_answer_is_true(x):
     return x * 2 if _contiguous(x) is True else x + 1
 
 
-_PROGRAMS = [
-    _is_a_number,
-    _size_is_a_number,
-    _is_not_a_number,
+_ASKING = [
     _answer_is_true,
     _kept_answer_is_false,
     _function_is_not_false,
@@ -75,6 +72,8 @@ _PROGRAMS = [
     _attribute_is_true,
     _returned_answer_is_true,
 ]
+"""What asks for answers, and not for numbers."""
+_PROGRAMS = [_is_a_number, _size_is_a_number, _is_not_a_number, *_ASKING]
 
 
 @pytest.mark.parametrize("program", _PROGRAMS)
@@ -115,18 +114,7 @@ def test_other_results_of_such_a_program_are_captured():
         captured(X, flag=True)
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        _answer_is_true,
-        _kept_answer_is_false,
-        _function_is_not_false,
-        _comparison_is_true,
-        _equal_is_true,
-        _attribute_is_true,
-        _returned_answer_is_true,
-    ],
-)
+@pytest.mark.parametrize("program", _ASKING)
 def test_examples_answer_for_true_and_false(program):
     captured = fxplug.trace(program, (X,))
 

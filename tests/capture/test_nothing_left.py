@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import traceback
@@ -15,6 +16,8 @@ import torch
 from torch import nn
 
 import fxplug
+from fxplug.capture.caught import forget_frames
+from fxplug.plugins import PluginManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,7 +140,12 @@ def test_nothing_is_left_to_a_collection(
     if mode == "symbolic" and kind in {Compares, Helped, Counts}:
         pytest.skip("refused without examples")
     examples = None if mode == "symbolic" else (torch.randn(2, 4),)
-    assert _own(left(lambda: fxplug.trace(program, examples, mode=mode))) == set()
+    plain = PluginManager(candidates=())  # With some plugins, modules are entered in another way.
+    for manager in (None, plain):
+        assert (
+            _own(left(lambda manager=manager: fxplug.trace(program, examples, mode=mode, manager=manager)))
+            == set()
+        )
 
 
 @pytest.mark.parametrize("kind", [Nested, Compares, Helped, WithHooks])
@@ -219,6 +227,31 @@ def _raises_from_itself(x: torch.Tensor) -> torch.Tensor:
     except TypeError as error:
         raise error from error
     return x + 1
+
+
+def test_errors_of_others_behind_an_avoided_one_keep_their_frames() -> None:
+    error, behind = fxplug.TraceError("avoided"), ValueError("of the program")
+    for raised in (error, behind):
+        with contextlib.suppress(type(raised)):
+            _fails(raised)
+    error.__cause__ = behind
+
+    forget_frames(error, None)
+
+    assert error.__traceback__ is None
+    assert behind.__traceback__ is not None
+
+
+def _raises_what_avoids_it_from_itself(x: torch.Tensor) -> torch.Tensor:
+    try:
+        return _first_if_other(x + 1, x)
+    except fxplug.TraceError as error:
+        raise error from error
+
+
+def test_an_avoided_error_that_is_its_own_cause_ends() -> None:
+    captured = fxplug.trace(_raises_what_avoids_it_from_itself, (torch.ones(3),))
+    assert torch.equal(captured(torch.ones(3)), torch.ones(3) + 1)
 
 
 def test_errors_that_are_their_own_cause_end() -> None:

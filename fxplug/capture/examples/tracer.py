@@ -188,10 +188,7 @@ class ExampleTracer(LayerCaller):
 
     def _let_go(self) -> None:
         super()._let_go()
-        # Stand-ins for numbers know their tracer.
-        self._sizes.clear()
-        self._tuples.clear()
-        self._read_numbers.clear()
+        self._sizes.clear()  # Stand-ins for numbers know their tracer.
         for mode in (vars(self).get("_calls"), self._operators):
             if mode is not None:
                 mode.tracer = _Over()
