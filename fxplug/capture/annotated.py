@@ -36,7 +36,7 @@ def rely_on_annotations(
         asks: What was asked of the class of the value, if it was asked of that.
         exactly: Whether values of a subclass may have another answer, whatever is known of that.
     """
-    if not tracer.takes_defaults or tracer.traces_plain_alone:
+    if not tracer.takes_defaults:
         return
     for given in _annotated_behind(node, tracer.root):
         kind = kind_of_node(given, tracer.root)
