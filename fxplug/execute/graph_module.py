@@ -137,7 +137,7 @@ class GraphModule(nn.Module):
                 if "_guards" in root.__dict__:
                     state["_guards"] = root.__dict__["_guards"]
         if "_guards" not in state and graph.guard_set is not None:
-            state["_guards"] = graph.guard_set
+            state["_guards"] = graph.guard_set.for_another_module()
         self._take_over(root, graph)
         graph.owning_module = self
 
@@ -208,8 +208,8 @@ class GraphModule(nn.Module):
         self._take_over(self, graph)
         self.__dict__["_graph"] = graph
         self.__dict__["_compiled"] = None
-        if graph.guard_set is not None:
-            self.__dict__["_guards"] = graph.guard_set
+        if graph.guard_set is not None and graph.guard_set is not self.guard_set:
+            self.__dict__["_guards"] = graph.guard_set.for_another_module()
         graph.owning_module = self
 
     @property

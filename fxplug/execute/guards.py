@@ -95,6 +95,10 @@ class GuardSet:
             kind = f"a tensor of shape {tuple(value.shape)}"
         return f", and now it is {'None' if value is None else kind}"
 
+    def for_another_module(self) -> GuardSet:
+        """Return the same guards for a module with other weights: what runs instead has those of the first one."""
+        return self if self.instead is None else GuardSet(self.graph, self.guards)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> GuardSet:
         if self.instead is None:
             return self  # Everything in it is constant.

@@ -95,6 +95,28 @@ def test_guards_stay_when_the_captured_module_is_gone():
         other(torch.randn(2, 3))
 
 
+@pytest.mark.parametrize("policy", ["eager", "recapture"])
+@pytest.mark.parametrize("make", [_graph_of_another_module, _copied_graph, _assigned_graph])
+def test_no_other_program_runs_where_a_guard_does_not_hold_for_other_weights(make, policy):
+    root = Asks().eval()
+    captured = fxplug.trace(root, (torch.randn(4, 3),), on_guard_failure=policy)
+    other = make(Asks().eval(), captured)
+
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(captured(x), root(x))
+    with pytest.raises(GuardError):
+        other(x)
+
+
+def test_an_edited_copy_of_its_own_graph_leaves_a_module_its_guards():
+    root = Asks().eval()
+    captured = fxplug.trace(root, (torch.randn(4, 3),), on_guard_failure="eager")
+    captured.graph = copy.deepcopy(captured.graph)
+
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(captured(x), root(x))
+
+
 def test_guards_that_were_taken_away_are_gone_from_the_graph(tmp_path):
     root = Asks().eval()
     captured = fxplug.trace(root, (torch.randn(4, 3),))
