@@ -75,21 +75,15 @@ class SingleCall:
 
     def inherit(self, node: Node, old: Node, match: InternalMatch, made_by: MadeBy) -> None:
         """Hand on where the old nodes came from, the one whose value it is first."""
-        parents: list[StoredOrigin] = []
-        for call in (old, *match.members):
+        first = old._origin
+        # One that was replaced before is asked now: else the chain would grow with every rewrite.
+        parents: list[StoredOrigin] = [first.all() if isinstance(first, DerivedOrigins) else first]
+        for call in match.members:
             stored = call._origin
-            # One that was replaced before is asked now: else the chain would grow with every rewrite.
-            # Two that were read off the same line are two, as long as nobody has read them, too.
-            if stored is None or (parents and (call is old or _is_among(stored, parents))):
-                continue
-            parents.append(stored.all() if isinstance(stored, DerivedOrigins) else stored)
+            if call is not old and stored is not None:
+                parents.append(stored.all() if isinstance(stored, DerivedOrigins) else stored)
         # A graph made by hand may not know.
-        if parents or node._origin is not None:
-            node._origin = DerivedOrigins(parents or [node._origin], made_by)
-
-
-def _is_among(stored: StoredOrigin, parents: list[StoredOrigin]) -> bool:
-    if isinstance(stored, tuple):
-        return stored in parents
-    # Not by equality: one that was read off a list is another one. Not by a generator: it is asked of every match.
-    return bool([known for known in parents if known is stored])
+        if first is None and len(parents) == 1:
+            parents[0] = node._origin
+        if parents[0] is not None or len(parents) > 1:
+            node._origin = DerivedOrigins(parents, made_by)
