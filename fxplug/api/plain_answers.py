@@ -29,10 +29,11 @@ from fxplug.capture.calls import unheard
 from fxplug.capture.examples.asking import INSIDE
 from fxplug.capture.examples.guarding import expression, guard_at, is_metadata
 from fxplug.capture.plain_programs import MissedProgramError
+from fxplug.capture.unpacking import parts_of_layer
 from fxplug.ir import Node
 from fxplug.ir.guards import Guard
 from fxplug.ir.node import ERASED
-from fxplug.semantics.checks import check_equal, check_true, same_value, the_same
+from fxplug.semantics.checks import check_equal, check_length, check_true, same_value, the_same
 from fxplug.semantics.random_state import kept_random_state
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class PlainAnswers:
         self._guesses = Guesses()
         self.constant: set[Node] = set()
         """Reads of attributes that are constants of what is captured, and are guarded."""
+        self._counts: dict[Node, int] = {}
+        """How many parts those have that the program goes through."""
         self._given: dict[Node, torch.Tensor] = {}
         self._places: dict[Any, Guard] = {}
 
@@ -212,11 +215,18 @@ class PlainAnswers:
     def _tell(self, tracer: Tracer, node: Node, name: str) -> Any:
         """Return the dtype or the device of a value, which is a constant of what is captured, and guard that.
 
-        Its class is told, too, where it is that of tensors, and how many dimensions it has.
+        Its class is told, too, where it is that of tensors, how many dimensions it has, of how many parts a tuple
+        of torch is, and which integer a number is that a loop goes up to.
         """
         given = self._inputs(tracer)
         if name == "__class__":
-            return self._tell_class(node, given)
+            return self._tell_class(tracer, node, given)
+        if name == "__len__":
+            return self._counts.get(node)  # Python asks for it behind `__iter__`.
+        if name == "__iter__":
+            return self._tell_count(tracer, node)
+        if name == "__index__":
+            return self._tell_number(tracer, node)
         if name == "ndim":
             return self._tell_rank(tracer, node)
         self.note_writes(tracer)
@@ -237,14 +247,70 @@ class PlainAnswers:
         tracer.create_node("call_function", check_equal, (read, value, str(guard)), {})
         return value
 
-    def _tell_class(self, node: Node, given: Mapping[Node, torch.Tensor]) -> type | None:
-        """Return that a value is a tensor, where it most probably is; the run looks whether it is."""
-        if self.run is not None and node in self.run.values:
-            return torch.Tensor if type(self.run.values[node]) is torch.Tensor else None
-        if node not in given and (not self._tells or node._op == "get_attr" or node._target is getattr):
+    def _tell_class(self, tracer: Tracer, node: Node, given: Mapping[Node, torch.Tensor]) -> type | None:
+        """Return of which class a value is: most probably a tensor, and the run looks whether it is."""
+        if parts_of_layer(node, self._program) is not None:
+            return tuple
+        is_attribute = node._op == "get_attr" or node._target is getattr
+        if self.run is None or node not in self.run.values:
+            if node in given or (self._tells and not is_attribute):
+                self.checks.tensors.add(node)
+                return torch.Tensor
+            if is_attribute:
+                return None
+            self.note_writes(tracer)
+        kind = type(self._value_of(tracer, node))
+        return kind if kind in _CLASSES else None
+
+    def _tell_count(self, tracer: Tracer, node: Node) -> int | None:
+        """Return how many parts a tuple of torch has, which is checked, or sizes; None for other values."""
+        if self._reads_behind(node) is not None:
+            return self._tell_count_of_sizes(tracer, node)
+        if self._tells and _is_chunked(node):  # As many as it is told, most probably.
+            count = cast("int", node._args[1])
+        else:
+            self.note_writes(tracer)
+            value = self._value_of(tracer, node)
+            if type(value) is not tuple:
+                return None
+            count = len(value)
+        tracer.has_checks = True
+        tracer.create_node("call_function", check_length, (node, count, ""), {})
+        self._counts[node] = count
+        return count
+
+    def _tell_count_of_sizes(self, tracer: Tracer, node: Node) -> int | None:
+        """Return how many sizes there are, which follows from how many dimensions inputs have; None for a number."""
+        self.note_writes(tracer)
+        value = self._known_value(tracer, node)
+        if value is None:
+            value = self._value_of(tracer, node)
+        if type(value) is not torch.Size:
             return None
-        self.checks.tensors.add(node)
-        return torch.Tensor
+        if self.rank_asked is None:
+            self.rank_asked = guard_at(tracer._place.origin(1), "")
+        self._counts[node] = len(value)
+        return len(value)
+
+    def _tell_number(self, tracer: Tracer, node: Node) -> int | None:
+        """Return an integer that hangs on sizes and numbers of dimensions alone, and guard it; None for others."""
+        reads = self._reads_behind(node)
+        if reads is None:
+            return None
+        self.note_writes(tracer)
+        known = self._known_value(tracer, node)
+        value = self._value_of(tracer, node) if known is None else known
+        if type(value) is not int:
+            return None
+        if all(_is_of_dimensions(read) or read._args[0] in self._given for read in reads):
+            self._answer(tracer, tracer.create_node("call_function", operator.eq, (node, value), {}))
+            return value
+        if known is not None:
+            self.told[node] = value
+        tracer.has_checks = self.has_checks = True
+        guard = self._guard(node, f"{expression(node, INSIDE)} == {value}")
+        tracer.create_node("call_function", check_equal, (node, value, str(guard)), {})
+        return value
 
     def _tell_rank(self, tracer: Tracer, node: Node) -> int | None:
         """Return how many dimensions a value has, where that is known without a run; the run looks whether it has."""
@@ -411,6 +477,8 @@ class PlainAnswers:
 
 
 _NUMBERS = frozenset({bool, int, float})
+_CLASSES = frozenset({torch.Tensor, tuple})
+"""Classes of values that are the same for all inputs."""
 _WITH_PLACE = 2
 """How many arguments a method has that is told which of the sizes it is to give."""
 _OF_DIMENSIONS = frozenset({"dim", "ndim", "ndimension"})
@@ -444,6 +512,13 @@ def _is_of_dimensions(read: Node) -> bool:
 def _reads_tensor(node: Node) -> bool:
     """Return whether a node reads an attribute, or asks for a size or a number of dimensions."""
     return node._target is getattr or (node._op == "call_method" and node._target in _OF_TENSORS)
+
+
+def _is_chunked(node: Node) -> bool:
+    """Return whether a node parts a tensor into a number of chunks that it is told."""
+    target, args = node._target, node._args
+    is_chunk = target is torch.chunk or (target == "chunk" and node._op == "call_method")
+    return is_chunk and len(args) > 1 and type(args[1]) is int
 
 
 def _numbers_behind(node: Node) -> list[Node] | None:

@@ -67,14 +67,17 @@ def capture_plainly(
         policy: The answers of others to the questions of a tracer. Who wants to hear of traces hears of one alone.
         name: Of what is captured.
     """
-    left_out = _left_out(program, args) if isinstance(program, nn.Module) and not kwargs else None
-    if left_out is None:
+    if not isinstance(program, nn.Module):
+        return None
+    given = _by_position(program, args, kwargs) if kwargs else args
+    left_out = None if given is None else _left_out(program, given)
+    if given is None or left_out is None:
         return None
     if policy.trace_started or policy.trace_finished or policy.node_created:
         return None
     handled = sys.exc_info()[1]
     try:
-        return _capture_in_turns(program, args, left_out, policy, name)
+        return _capture_in_turns(program, given, left_out, policy, name)
     except Exception as error:
         forget_frames(error, handled)
         return None
@@ -174,6 +177,18 @@ def _said_of_inputs(inputs: Sequence[Node], tracer: Tracer) -> list[tuple[Node, 
         return said + [(node, torch.Tensor) for node in given]  # Which None is not.
     is_asked = plain is not None and plain.needs_examples
     return said + [(node, present) for node in given if node.args or is_asked]
+
+
+def _by_position(program: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+    """Return all inputs of a module by position; None where those that are given by name are not the next ones."""
+    forward = getattr(type(program), "forward", None)
+    if type(forward) is not FunctionType:
+        return None
+    code = forward.__code__
+    names = code.co_varnames[code.co_posonlyargcount : code.co_argcount]
+    first = 1 + len(args) - code.co_posonlyargcount
+    following = names[first : first + len(kwargs)] if first >= 0 else ()
+    return (*args, *(kwargs[name] for name in following)) if set(following) == set(kwargs) else None
 
 
 def _left_out(program: nn.Module, args: Sequence[Any]) -> dict[str, Any] | None:

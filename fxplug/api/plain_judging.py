@@ -18,7 +18,7 @@ from fxplug.capture.examples.asking import INSIDE, changes_rank, is_settled_inde
 from fxplug.capture.examples.guarding import expression, guard_at
 from fxplug.capture.plain_functions import function_may_stay, method_may_stay
 from fxplug.capture.unpacking import parts_of_layer
-from fxplug.ir import Node, effects, writes
+from fxplug.ir import Node, effects, immutable_list, writes
 from fxplug.semantics.checks import (
     check_equal,
     check_length,
@@ -317,11 +317,13 @@ _INDICES = frozenset({Node, int, type(None), type(Ellipsis)})
 
 
 def _is_index(value: Any) -> bool:
-    """Return whether a value is an index in which there are no lists, no masks and no arrays."""
+    """Return whether a value is an index in which there are no lists but of integers, no masks and no arrays."""
     if type(value) in _INDICES:
         return True
     if type(value) is slice:
         value = value.start, value.stop, value.step
+    if type(value) is immutable_list:
+        return all(type(one) is int for one in value)
     return type(value) is tuple and all(map(_is_index, cast("tuple[Any, ...]", value)))
 
 
@@ -397,9 +399,10 @@ _OF_ELEMENTS = frozenset({"device", "dtype"})
 _NUMBER, _SIZES, _OTHER = "number", "sizes", "other"
 _OF_NUMBERS = frozenset(value for value in vars(math).values() if callable(value))
 _NAMES = (
-    "adaptive_avg_pool2d add arange chunk clamp div empty expand eye full interpolate linspace masked_fill mul narrow "
-    "new_empty new_full new_ones new_zeros ones pow rand randn repeat reshape roll scaled_dot_product_attention split "
-    "sub tile tril triu view zeros pad fold unfold avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d"
+    "adaptive_avg_pool2d add arange chunk clamp div empty expand eye full group_norm interpolate layer_norm linspace "
+    "masked_fill mul narrow new_empty new_full new_ones new_zeros ones pow rand randn repeat repeat_interleave reshape "
+    "rms_norm roll scaled_dot_product_attention split sub tile tril triu view zeros pad fold unfold avg_pool1d "
+    "avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d"
 )
 _SIZED = frozenset(_NAMES.split())
 """Functions and methods to which numbers are sizes, places or values, and do not say how many dimensions there are."""

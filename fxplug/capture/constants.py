@@ -44,6 +44,11 @@ _SETTINGS = frozenset({SET_GRAD_ENABLED})
 """Calls by which torch's contexts take effect: they draw nothing, whatever other threads draw meanwhile."""
 _HOOKING = frozenset({torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook})
 """Calls that let torch call a function of the program with a gradient."""
+_MAKING = frozenset(
+    {torch.arange, torch.eye, torch.full, torch.linspace, torch.logspace, torch.ones, torch.zeros}
+)
+"""Functions that make the same tensor each time of numbers."""
+_OPTIONS = frozenset({"device", "dtype", "end", "fill_value", "size", "start", "step", "steps"})
 
 
 class Made:
@@ -144,6 +149,8 @@ class ConstantKeeper(RootReader):
 
     # -- calls without traced values
 
+    traces_plain_alone: bool
+    """Whether what is traced runs on examples, too, where each call of torch is recorded."""
     has_made_constants: bool
     """Whether a call of torch without traced values was heard of."""
 
@@ -158,6 +165,8 @@ class ConstantKeeper(RootReader):
         is_told = function is assert_function and bool(args) and type(args[0]) is bool
         if self._constants.is_busy or is_told:
             return function(*args, **kwargs)
+        if self.traces_plain_alone and _makes_anew(function, args, kwargs):
+            return self._silently(self._record_plain, function, args, kwargs)
         self.has_made_constants = True
         return self._silently(self._plain_call, function, args, kwargs)
 
@@ -500,6 +509,15 @@ class ConstantKeeper(RootReader):
 _CONTAINERS = (list, tuple, dict, set, deque)
 _LONGEST = 10_000
 """Containers with more elements are taken to hold no tensors: vocabularies, and the like."""
+
+
+def _makes_anew(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a call makes a tensor of numbers alone, and does nothing else."""
+    return (
+        function in _MAKING
+        and _OPTIONS.issuperset(kwargs)
+        and not any(isinstance(part, torch.Tensor) for part in iterate_parts((args, kwargs)))
+    )
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:

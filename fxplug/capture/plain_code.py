@@ -345,6 +345,8 @@ class _Reader:
         """Whether what comes of an attribute is called."""
         self._enumerates = False
         """Whether what was loaded last is given to ``enumerate``."""
+        self._counts = False
+        """Whether it is given to ``len``."""
         self._gives_pairs = False
         """Whether what is gone through are pairs of names and elements."""
         self.needs_examples = False
@@ -436,6 +438,10 @@ class _Reader:
         if top == "held" and name in {"CALL", "CALL_FUNCTION"} and self._enumerates and entry.arg == 1:
             self._source = self._name
             self._top = "items"
+            return True
+        if top == "held" and name in {"CALL", "CALL_FUNCTION"} and self._counts and entry.arg == 1:
+            self._note_use(is_used=False)
+            self._top = ""
             return True
         if top == "held" and self._is_called and name in _INDICES and entry.argval not in {None, self._own}:
             self._top = "index"
@@ -611,6 +617,7 @@ class _Reader:
             return True
         self._variables.update(names)
         self._enumerates = before == "LOAD_GLOBAL" and self._chain == ("enumerate",)
+        self._counts = before == "LOAD_GLOBAL" and self._chain == ("len",)
         if self._own is None or self._own not in names:
             return "__class__" not in names
         self._top, self._is_called = "self", before == "PUSH_NULL"

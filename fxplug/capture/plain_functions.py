@@ -34,6 +34,7 @@ from fxplug.capture.plain_holdings import (
     ABSENT,
     CONSTANTS,
     CONTAINERS,
+    OF_LIBRARY,
     found_in,
     gives_modules,
     holds_constants,
@@ -50,6 +51,7 @@ from fxplug.capture.plain_holdings import (
     is_quiet,
     is_written_in,
     iterates_as_torch,
+    method_of_layer,
 )
 from fxplug.capture.world import world_found_by, world_kept_by
 from fxplug.semantics.effects import method_computes
@@ -87,8 +89,8 @@ class PlainPart(NamedTuple):
     """Names of methods and attributes of values that it calls and reads."""
     handles_modules: bool
     """Whether modules may be among these values."""
-    is_inner: bool
-    """Whether its object is a module inside of the one that is called."""
+    hangs_on_inner: bool
+    """Whether it hangs on what a module inside of the one that is called holds, or is one of its methods."""
 
 
 def plain_parts(
@@ -136,7 +138,7 @@ def plain_parts(
         is_inner = owner is not None and owner is not receiver
         if is_inner and "training" in {*part.values, *code.co_names}:
             return None  # Of which module it reads it is not told.
-        found.append(part._replace(is_inner=True) if is_inner else part)
+        found.append(part._replace(hangs_on_inner=True) if is_inner else part)
     return found
 
 
@@ -152,9 +154,12 @@ def _plain_part(
     if reads is None or (reads.needs_examples and not on_examples):
         return None
     inner: list[tuple[tuple[str, str], FunctionType, nn.Module]] = []
+    called_inside: set[tuple[str, str]] = set()
     if reads.delegated:
-        inner = [] if owner is None or not on_examples else _methods_of_inner(owner, reads.delegated)
-        reads = reads.with_values(reads.delegated - {names for names, _, _ in inner})
+        if owner is not None and on_examples:
+            inner = _methods_of_inner(owner, reads.delegated)
+            called_inside = {names for names in reads.delegated if _is_module_of_inner(owner, *names)}
+        reads = reads.with_values(reads.delegated - {names for names, _, _ in inner} - called_inside)
     helpers = _found_by(function, live, reads, with_math=with_methods)
     if helpers is None or (helpers and not on_examples):
         return None
@@ -174,7 +179,8 @@ def _plain_part(
     if containers and not on_examples:
         return None
     handles_modules = on_examples and (reads.hands_on or (is_method and _handles_modules(owner, reads)))
-    of_values = reads.methods | reads.attributes, handles_modules, False
+    hangs_on_inner = bool(called_inside) or any("." in name for name in reads.looped)
+    of_values = reads.methods | reads.attributes, handles_modules, hangs_on_inner
     rest = is_method, containers, reads.needs_examples or bool(inner), *of_values
     return PlainPart(function, code, called, values, live, answers, *rest), more
 
@@ -200,12 +206,19 @@ def _methods_of_inner(
     return found
 
 
+def _is_module_of_inner(owner: nn.Module, held: str, name: str) -> bool:
+    """Return whether what a method of a module inside of another one looks like is a module, whose calls are heard."""
+    return holds_module(owner, held) and holds_module(owner.__dict__["_modules"][held], name)
+
+
 def _reads(code: CodeType, owner: Any, *, is_function: bool) -> Reads | None:
     """Return what a function or method reads; None where it is no plain one."""
     if is_function:
         return reads_of_function(code)
     # What libraries do in their modules, such as captured ones, is known in other ways.
-    return None if owner is not None and is_library_class(type(owner)) else reads_of(code)
+    kind = type(owner)
+    is_known = owner is not None and is_library_class(kind) and not is_layer_of_torch(kind)
+    return None if is_known else reads_of(code)
 
 
 def _computes_with_values(reads: Reads, *, any_method: bool) -> bool:
@@ -252,7 +265,7 @@ def holds_the_same(module: nn.Module, parts: Collection[PlainPart]) -> bool:
     """
     held = module.__dict__
     own, modules = held.get, held["_modules"]
-    if any(part.is_inner for part in parts):
+    if any(part.hangs_on_inner for part in parts):
         return False  # They are looked at for each.
     for function, code, called, values, _, answers, is_method, containers, *_ in parts:
         if answers and _answers(code, function.__globals__, module if is_method else None) != answers:
@@ -391,6 +404,14 @@ def function_may_stay(value: Any) -> bool:
     return kind in {int, float, bool, torch.dtype} or is_member(value)
 
 
+def _computes_as_held(value: Any) -> bool:
+    """Return whether something that a module holds is a function of torch that computes: torch hears of its calls."""
+    is_function = type(value) is FunctionType or (
+        type(value) is BuiltinFunctionType and value.__self__ is not builtins and value.__self__ is not math
+    )
+    return is_function and function_may_stay(value)
+
+
 _FILES_OF_FUNCTIONS = (str(torch.nn.functional.__file__), str(torch.functional.__file__))
 
 
@@ -404,17 +425,9 @@ def _handles_modules(receiver: nn.Module, reads: Reads) -> bool:
 
 def _methods_called(receiver: nn.Module, reads: Reads, *, on_examples: bool) -> list[Any] | None:
     """Return the methods that a function calls of its object; None where it finds something that leads to others."""
-    held = receiver.__dict__
-    modules = held["_modules"]
-    methods: list[Any] = []
-    for name in reads.called:
-        if held.get(name) is not None:
-            return None
-        value = in_class(type(receiver), name)
-        if value is not ABSENT:
-            methods.append(value)
-        elif (module := modules.get(name)) is not None and not is_quiet(module):
-            return None
+    methods = _found_methods(receiver, reads.called)
+    if methods is None:
+        return None
     for name in reads.looped:
         if not (gives_modules(receiver, name) or (on_examples and holds_module(receiver, name))):
             return None
@@ -427,8 +440,30 @@ def _methods_called(receiver: nn.Module, reads: Reads, *, on_examples: bool) -> 
     return methods
 
 
+def _found_methods(receiver: nn.Module, names: Iterable[str]) -> list[Any] | None:
+    """Return the methods of an object among what is called of it: modules are heard of, and functions of torch.
+
+    Returns:
+        None where it is anything else.
+    """
+    held = receiver.__dict__
+    modules = held["_modules"]
+    methods: list[Any] = []
+    for name in names:
+        if (own := held.get(name)) is not None:
+            if not _computes_as_held(own):
+                return None
+            continue
+        value = in_class(type(receiver), name)
+        if value is not ABSENT:
+            methods.append(method_of_layer(type(receiver), name) if value is OF_LIBRARY else value)
+        elif (module := modules.get(name)) is not None and not is_quiet(module):
+            return None
+    return methods
+
+
 def _inherited(function: FunctionType, owner: type, name: str) -> Any:
-    """Return the method that ``super()`` finds in a function; None where that is none of a class of a program."""
+    """Return the method that ``super()`` finds in a function; None where it is none of a program, or of a layer."""
     try:
         own = next((cell.cell_contents for cell in function.__closure__ or ()), None)
     except ValueError:  # It has no value yet.
@@ -438,7 +473,9 @@ def _inherited(function: FunctionType, owner: type, name: str) -> Any:
         return None
     behind = kinds[kinds.index(own) + 1 :]
     kind = next((kind for kind in behind if name in kind.__dict__), None)
-    return None if kind is None or is_library_class(kind) else kind.__dict__[name]
+    if kind is None:
+        return None
+    return method_of_layer(kind, name) if is_library_class(kind) else kind.__dict__[name]
 
 
 def _answers(code: CodeType, namespace: dict[str, Any], receiver: Any) -> tuple[bool | None, ...]:

@@ -21,6 +21,7 @@ __all__ = [
     "ABSENT",
     "CONSTANTS",
     "CONTAINERS",
+    "OF_LIBRARY",
     "found_in",
     "gives_modules",
     "holds_constants",
@@ -40,6 +41,7 @@ __all__ = [
     "is_quiet",
     "is_written_in",
     "iterates_as_torch",
+    "method_of_layer",
 ]
 
 _ScriptModule: type = torch.jit.ScriptModule
@@ -190,7 +192,8 @@ def _runs_unnamed(name: str) -> bool:
 def gives_modules(receiver: nn.Module, name: str) -> bool:
     """Return whether an attribute of a module is a list of modules of torch, which yields what it holds.
 
-    Without a name it is the module itself; with parentheses a method of torch that gives the modules in it.
+    Without a name it is the module itself; with parentheses a method of torch that gives the modules in it. Behind a
+    dot it is an attribute of a module in it.
     """
     if not name:
         return isinstance(receiver, (nn.ModuleList, nn.Sequential)) and iterates_as_torch(type(receiver))
@@ -198,6 +201,9 @@ def gives_modules(receiver: nn.Module, name: str) -> bool:
         method = getattr(type(receiver), name.removesuffix("()"), None)
         return name.removesuffix("()") not in receiver.__dict__ and is_written_in(method, _LAYERS_OF_TORCH)
     held = receiver.__dict__
+    if "." in name:
+        name, _, inner = name.partition(".")
+        return holds_module(receiver, name) and gives_modules(held["_modules"][name], inner)
     if name in held or in_class(type(receiver), name) is not ABSENT:
         return False
     kind = type(held["_modules"].get(name))
@@ -217,15 +223,23 @@ def holds_module(receiver: nn.Module, name: str) -> bool:
     return found is not None and not is_hidden and is_quiet(found)
 
 
-ABSENT, _OF_LIBRARY = object(), object()
+ABSENT, OF_LIBRARY = object(), object()
 
 
 def in_class(kind: type, name: str) -> Any:
-    """Return what a class has under a name: `ABSENT` for nothing, `_OF_LIBRARY` for what a library has there."""
+    """Return what a class has under a name: `ABSENT` for nothing, `OF_LIBRARY` for what a library has there."""
     for base in kind.__mro__:
         if name in base.__dict__:
-            return _OF_LIBRARY if is_library_class(base) else base.__dict__[name]
+            return OF_LIBRARY if is_library_class(base) else base.__dict__[name]
     return ABSENT
+
+
+def method_of_layer(kind: type, name: str) -> Any:
+    """Return the method that a class has from a layer of torch, as torch has written it; None for anything else."""
+    home = next((base for base in kind.__mro__ if name in base.__dict__), None)
+    is_layer = home is not None and home is not nn.Module and is_layer_of_torch(home)
+    method = home.__dict__[name] if home is not None and is_layer else None
+    return method if is_written_in(method, _LAYERS_OF_TORCH) else None
 
 
 def is_constant(value: Any) -> bool:
@@ -296,12 +310,12 @@ def found_in(module: nn.Module, name: str) -> Any:
     """Return what Python finds as an attribute of a module, where that runs nothing; else something that is neither.
 
     Returns:
-        The value, `ABSENT` where there is none, and `_OF_LIBRARY` where it is not known.
+        The value, `ABSENT` where there is none, and `OF_LIBRARY` where it is not known.
     """
     held = module.__dict__
     value = in_class(type(module), name)
     if value is not ABSENT:
-        return held.get(name, value) if type(value) in CONSTANTS else _OF_LIBRARY
+        return held.get(name, value) if type(value) in CONSTANTS else OF_LIBRARY
     if name in held:
         return held[name]
     for table in ("_parameters", "_buffers", "_modules"):
@@ -325,9 +339,13 @@ def is_harmless(module: nn.Module, name: str, *, may_be_module: bool) -> bool:
     held = module.__dict__
     name, _, inner = name.partition(".")
     value = in_class(type(module), name)
+    if inner == "training":  # Whose flag it reads is not told.
+        return False
+    if inner and name in held:
+        return value is ABSENT and _is_constant_of(held[name], inner)
     if inner:
-        owner = None if value is not ABSENT or name in held else held["_modules"].get(name)
-        if owner is None or inner == "training":  # Whose flag it reads is not told.
+        owner = None if value is not ABSENT else held["_modules"].get(name)
+        if owner is None:
             return False
         is_container = type(owner.__dict__.get(inner)) in CONTAINERS
         return not is_container and is_quiet(owner) and is_harmless(owner, inner, may_be_module=may_be_module)
@@ -342,6 +360,22 @@ def is_harmless(module: nn.Module, name: str, *, may_be_module: bool) -> bool:
         return False
     found = held["_modules"][name]
     return found is None or (may_be_module and is_quiet(found))
+
+
+def _is_constant_of(owner: Any, name: str) -> bool:
+    """Return whether what Python finds as an attribute of an object, such as a configuration, is a constant."""
+    kinds = type(owner).__mro__
+    is_asked = type(owner).__getattribute__ is not object.__getattribute__ or any(
+        "__getattr__" in kind.__dict__ for kind in kinds
+    )
+    held = None if is_asked else getattr(owner, "__dict__", None)
+    of_class = next((kind.__dict__[name] for kind in kinds if name in kind.__dict__), None)
+    return (
+        type(held) is dict
+        and is_constant(of_class)
+        and is_constant(held.get(name, of_class))
+        and (name in held or of_class is not None)
+    )
 
 
 _OF_MODULES = frozenset(vars(nn.Module))

@@ -8,15 +8,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
+from fxplug.capture.calls import unheard
 from fxplug.capture.hazards import scan_of
 from fxplug.capture.plain_functions import PlainPart, holds_the_same, layout_of, plain_parts
-from fxplug.capture.plain_holdings import CONTAINERS, is_base_as_written, is_layer_as_written
-from fxplug.capture.plain_modules import may_be_values, tables_of_containers
+from fxplug.capture.plain_holdings import (
+    CONTAINERS,
+    is_base_as_written,
+    is_layer_as_written,
+    is_layer_of_torch,
+)
+from fxplug.capture.plain_modules import (
+    may_be_converted,
+    may_be_values,
+    put_back_weights,
+    tables_of_containers,
+    weights_in,
+)
 from fxplug.semantics.internals import global_hook_tables, is_run_as_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from types import CodeType, FunctionType
+
+    import torch
 
 __all__ = ["MissedProgramError", "PlainProgram", "plain_program", "put_back"]
 
@@ -40,6 +54,8 @@ class PlainProgram(NamedTuple):
     """Whether they ask of which class values are."""
     containers: list[tuple[Any, Any]]
     """The lists and dicts of constants that they read off modules, each with a copy."""
+    weights: list[tuple[torch.Tensor, torch.Tensor]]
+    """The parameters, if they may convert modules, each with a tensor that has its memory."""
 
     @property
     def asking(self) -> list[tuple[dict[str, Any], frozenset[str]]]:
@@ -76,6 +92,7 @@ def plain_program(
     known: dict[tuple[Any, ...], list[PlainPart]] = {}
     layers: set[type] = set()
     asking: set[type] = set()
+    root = next(iter(modules), None)
     try:
         for module in modules:
             kind = type(module)
@@ -84,14 +101,16 @@ def plain_program(
             # A model has hundreds of layers.
             if kind in layers:
                 continue
-            if is_layer_as_written(kind):
+            is_layer = is_layer_as_written(kind)
+            if is_layer and not _is_looked_through(module, root):
                 layers.add(kind)
                 continue
             layout = layout_of(module)
             parts = known.get(layout)
             if parts is not None and holds_the_same(module, parts):
                 continue
-            parts = None if _is_switched(kind) else find(kind.forward, module)
+            is_other = _is_switched(kind) or (is_layer_of_torch(kind) and not is_layer)
+            parts = None if is_other else find(kind.forward, module)
             if parts is None:
                 return None
             known[layout] = parts
@@ -110,6 +129,11 @@ _HEARD = frozenset({"len", "type"})
 _OF_CLASSES = frozenset({"isinstance", "type"})
 
 
+def _is_looked_through(module: nn.Module, root: nn.Module | None) -> bool:
+    """Return whether a layer is the program itself."""
+    return module is root and is_layer_of_torch(type(module))
+
+
 def _is_switched(kind: type[nn.Module]) -> bool:
     """Return whether a class has methods of its own by which its modules are switched to training, and from it."""
     return kind.train is not nn.Module.train or kind.eval is not nn.Module.eval
@@ -120,19 +144,23 @@ def _reads_training(parts: Iterable[PlainPart]) -> bool:
     return any("training" in part.values or "training" in part.code.co_names for part in parts)
 
 
-def _on_examples(
-    modules: Iterable[nn.Module], parts: list[PlainPart]
-) -> tuple[bool, bool, list[tuple[Any, Any]]]:
+def _on_examples(modules: Collection[nn.Module], parts: list[PlainPart]) -> tuple[Any, ...]:
     """Return what `PlainProgram` has of programs that are plain on examples alone."""
     if not parts:
-        return False, False, []
+        return False, False, [], []
     needs_examples = any(part.needs_examples for part in parts)
     asks_for_classes = any(not _OF_CLASSES.isdisjoint(scan_of(part.live).globals) for part in parts)
     return (
         needs_examples,
         asks_for_classes,
         [(value, value.copy()) for value in _containers_in(modules, parts)],
+        _weights_in(modules) if may_be_converted(parts) else [],
     )
+
+
+def _weights_in(modules: Iterable[nn.Module]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    with unheard():
+        return list(weights_in(modules))
 
 
 def _containers_in(modules: Iterable[nn.Module], parts: list[PlainPart]) -> Iterator[Any]:
@@ -143,22 +171,28 @@ def _containers_in(modules: Iterable[nn.Module], parts: list[PlainPart]) -> Iter
         yield from (held[name] for name in names if type(held.get(name)) in CONTAINERS)
     if any(part.handles_modules for part in parts):
         yield from tables_of_containers(modules)
+    if may_be_converted(parts):
+        for module in modules:
+            yield from (module.__dict__["_buffers"], module.__dict__["_parameters"])
 
 
-def put_back(containers: Iterable[tuple[Any, Any]]) -> None:
-    """Put back into lists and dicts what was in them.
+def put_back(plain: PlainProgram) -> None:
+    """Put back into lists and dicts what was in them, and into parameters.
 
     Args:
-        containers: Each with a copy of what it was.
+        plain: The program that has run.
 
     Raises:
-        MissedProgramError: A program has changed one, which was taken for a constant.
+        MissedProgramError: It has changed one, which was taken for a constant.
     """
+    containers = plain.containers
+    with unheard():
+        is_converted = put_back_weights(plain.weights)
     changed = [(value, before) for value, before in containers if not _is_like(value, before)]
     for value, before in changed:
         value.clear()
         (value.extend if isinstance(value, list) else value.update)(before)
-    if changed:
+    if changed or is_converted:
         raise MissedProgramError
 
 

@@ -219,8 +219,10 @@ class Proxy:
         if session is not None and expects_sizes(frame):
             session.probe(self, _no_number(self, "integer", is_probe=True))
             return 1
-        # Torch tries whether it was given a number, and goes on when it was not.
         callee = called_by(frame)
+        if callee is range and (told := self.tracer.tell(self, "__index__")) is not None:
+            return told
+        # Torch tries whether it was given a number, and goes on when it was not.
         raise _no_number(self, "integer", is_probe=not any(callee is known for known in _NUMBER_CALLS))
 
     def __int__(self) -> int:
@@ -250,6 +252,8 @@ class Proxy:
         return self.tracer.create_proxy("call_function", reversed, (self,), {})
 
     def __len__(self) -> int:
+        if (told := self.tracer.tell(self, "__len__")) is not None:
+            return told
         what = "len() needs a Python integer, but the length of"
         if asks_for_length_of_pattern(sys._getframe(1)):  # pyright: ignore[reportPrivateUsage]
             what = "a pattern asks how many elements there are, but the length of"

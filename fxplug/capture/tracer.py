@@ -98,7 +98,7 @@ from fxplug.semantics.internals import (
 from fxplug.semantics.modules import compute_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from contextlib import AbstractContextManager
 
@@ -457,7 +457,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Return what runs of a program that does nothing but call modules and torch (see `plain_program`)."""
         is_other = self.runs_leaves or self.hears_functions or self.entered_modules or self._is_watched
         is_usual = self.may_be_plain and self.traced_func_name == "forward" and not is_other
-        if not is_usual or is_layer_of_torch(type(root)):
+        if not is_usual or (is_layer_of_torch(type(root)) and not self.traces_plain_alone):
             return None
         with_methods = not (
             self._mixins or self.policy.proxy_mixins
@@ -534,7 +534,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self._end_in(session)
             self._refusals += filter(was_caught, made)
             if self._plain is not None and self._plain.containers:
-                put_back(self._plain.containers)
+                put_back(self._plain)
         self._refuse_what_was_caught()
         return result
 
@@ -727,6 +727,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     def tell(self, obj: Proxy, name: str) -> Any:
         """Return what the dtype, the device or the like of a value is: where the program runs besides, it is known."""
         return None if self._tell is None else self._tell(obj.node, name)
+
+    def iter(self, obj: Proxy) -> Iterator[Any]:
+        """Answer a request to iterate: where the program runs besides, it is known of parts how many there are."""
+        count = None if self._tell is None else self._tell(obj.node, "__iter__")
+        return super().iter(obj) if count is None else iter([obj[index] for index in range(count)])
 
     def unpack(self, obj: Proxy, count: int) -> None:
         """Hear that a value is about to be unpacked into a number of names: the graph checks that it has so many."""

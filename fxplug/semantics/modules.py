@@ -125,6 +125,9 @@ def compute_alone(modules: Iterable[nn.Module]) -> bool:
             known = _traits_of_layer(module)
         if known is None or (known is _CALLING and not _calls_layers_alone(module)):
             return False
+        # One with a largest norm writes to its weights.
+        if known is _LOOKING_UP and own.get("max_norm") is not None:
+            return False
         # What a forward of a program does with its buffers is recorded.
         if own["training"] and known is not _OF_PROGRAM and _minds_training(own, known):
             return False
@@ -137,6 +140,8 @@ def compute_alone(modules: Iterable[nn.Module]) -> bool:
 _WEIGHTS = frozenset({nn.Parameter, type(None)})
 _CALLING: _Traits = (None, True)
 """Of layers of torch that call what they hold."""
+_LOOKING_UP: _Traits = (None, False)
+"""Of layers that look up rows of their weights."""
 _CALLERS = frozenset(
     {
         *(nn.MultiheadAttention, nn.Transformer, nn.TransformerDecoder, nn.TransformerDecoderLayer),
@@ -170,7 +175,10 @@ def _traits_of_layer(module: nn.Module) -> _Traits | None:
     if kind in _CALLERS:
         return _CALLING
     held = vars(module)
-    return None if held["_modules"] or any(map(callable, held.values())) else _traits_of_calls(kind)
+    if held["_modules"] or any(map(callable, held.values())):
+        return None
+    traits = _traits_of_calls(kind)
+    return _LOOKING_UP if traits is None and _looks_up(kind) else traits
 
 
 def returns_new_tensor(module: nn.Module) -> bool:
@@ -212,16 +220,22 @@ _calls: tuple[object, weakref.WeakKeyDictionary[type, _Traits | None]] = (None, 
 
 def _found_traits(kind: type[nn.Module]) -> _Traits | None:
     is_torchs = str(kind.__module__).startswith("torch.nn.modules.") and not issubclass(kind, nn.Sequential)
-    if (
-        not is_torchs
-        or effects.target_entry(kind) is not None
-        or effects.rules_of("call_module") != (module_rule,)
-    ):
+    if not is_torchs or _is_anything_said(kind):
         return None
     updates, draws, always_draws, in_place, max_norm = _traits(kind)
     if always_draws or max_norm is not None or issubclass(kind, (nn.Embedding, nn.EmbeddingBag)):
         return None
     return in_place, updates or draws or hasattr(kind, "dropout")
+
+
+def _looks_up(kind: type[nn.Module]) -> bool:
+    """Return whether a class looks up rows of its weights, and nobody has said anything else of it."""
+    return kind in {nn.Embedding, nn.EmbeddingBag} and not _is_anything_said(kind)
+
+
+def _is_anything_said(kind: type[nn.Module]) -> bool:
+    """Return whether somebody has said what calls of a class of layers do."""
+    return effects.target_entry(kind) is not None or effects.rules_of("call_module") != (module_rule,)
 
 
 _WRITES_INPUT, _WRITES_STATE = writes(0), writes("state")

@@ -8,7 +8,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fxplug
-from fxplug.errors import TraceError, TraceWarning
+from fxplug.errors import FxplugError, TraceError, TraceWarning
+
+X = torch.linspace(-2, 2, 8).reshape(2, 4)
 
 
 class Net(nn.Module):
@@ -167,9 +169,50 @@ def test_functions_that_layers_call_leave_nothing():
     assert not net.calls
 
 
-def test_keyword_inputs_and_numbers_are_given_to_a_program_that_is_listened_to(plainly):
-    net = Net().eval()
-    fxplug.trace(net, example_kwargs={"x": torch.randn(2, 4)})
+class Differs(nn.Module):
+    def forward(self, x, y, scale=None):
+        return x - y if scale is None else (x - y) * scale
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "is_plain"),
+    [
+        pytest.param(1, ["y"], True, id="the next one"),
+        pytest.param(0, ["y", "x"], True, id="in another order"),
+        pytest.param(1, ["scale", "y"], True, id="with an optional one"),
+        pytest.param(2, [], True, id="by position"),
+        pytest.param(1, ["y", "flag"], None, id="one that it does not take"),
+        pytest.param(2, ["y"], None, id="one twice"),
+        pytest.param(1, ["scale"], None, id="without one that it needs"),
+    ],
+)
+def test_inputs_may_be_given_by_name(plainly, given, named, is_plain):
+    net, inputs = Differs(), {"x": X, "y": X * 2, "scale": X + 1, "flag": X}
+    args, kwargs = (X, X * 2)[:given], {name: inputs[name] for name in named}
+    if is_plain is None:
+        with pytest.raises(FxplugError):
+            fxplug.trace(net, args, example_kwargs=kwargs)
+        assert plainly in ([], [None])
+        return
+    captured = fxplug.trace(net, args, example_kwargs=kwargs)
+    assert plainly == [captured]
+    torch.testing.assert_close(captured(*args, **kwargs), net(*args, **kwargs), rtol=0, atol=0)
+
+
+def test_an_input_by_position_alone_is_not_given_by_name(plainly):
+    class Alone(nn.Module):
+        def forward(self, x, /, y):
+            return x - y
+
+    captured = fxplug.trace(Alone(), (X,), example_kwargs={"y": X * 2})
+    assert plainly == [captured]
+    torch.testing.assert_close(captured(X, y=X * 2), -X, rtol=0, atol=0)
+    with pytest.raises(FxplugError):
+        fxplug.trace(Alone(), example_kwargs={"x": X, "y": X})
+
+
+def test_numbers_are_given_to_a_program_that_is_listened_to(plainly):
+    fxplug.trace(Differs(), (X, X, 2.0))
     assert plainly == [None]
 
 

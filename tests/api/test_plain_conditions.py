@@ -74,8 +74,10 @@ def test_blocks_of_one_class_may_differ_in_their_flags(plainly):
     blocks = Block(), Block(flag=True), Block()
     net = Net(*blocks).eval()
     captured = fxplug.trace(net, (torch.ones(4, 4),))
-    assert plainly == [None]
+    assert plainly == [captured]
     torch.testing.assert_close(captured(torch.ones(4, 4)), net(torch.ones(4, 4)))
+    with pytest.raises(fxplug.GuardError, match=r"len\("):  # Of `x.unbind()`.
+        captured(torch.ones(8, 4))
 
 
 @pytest.mark.parametrize("extra", [nn.Linear(4, 4), torch.relu])

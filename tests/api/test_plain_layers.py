@@ -183,11 +183,6 @@ def test_a_setting_that_is_assigned_later_counts(plainly):
     assert "bias" not in plain.code
 
 
-class Doubled(nn.Linear):
-    def forward(self, input):  # noqa: A002 - as torch calls it
-        return super().forward(input) * 2
-
-
 class Hears(nn.Parameter):
     """A weight that hears of calls."""
 
@@ -227,7 +222,6 @@ def with_weight():
 @pytest.mark.parametrize(
     ("make", "sizes"),
     [
-        pytest.param(lambda: Doubled(4, 4), (2, 4), id="a class of its own"),
         pytest.param(tied, (2, 4), id="tied"),
         pytest.param(with_method, (1, 4, 2, 2), id="a method of its own"),
         pytest.param(with_weight, (2, 4), id="a weight that hears"),

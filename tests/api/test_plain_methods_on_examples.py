@@ -87,12 +87,27 @@ def unpacks_what_it_has_written_before(self, x):
     return left.sum() - right.sum()
 
 
+def indexes_by_a_list(self, x):
+    return x.relu()[[-1, 0]]
+
+
+def asks_for_a_class(self, x):
+    return x + torch.zeros(1, dtype=x.dtype).view(1, 1, 1)
+
+
+def keeps_a_constant(self, x):
+    return x + torch.ones(4).view(1, 4)
+
+
 PLAIN = [
     *(
+        asks_for_a_class,
         asks_for_sizes_of_a_weight,
         attends,
         goes_through_blocks,
+        indexes_by_a_list,
         indexes_by_a_value,
+        keeps_a_constant,
         makes_tensors_of_sizes,
         masks,
         uses_no_part,
@@ -198,16 +213,8 @@ def loses_dimensions(self, x):
     return x.view(-1, rows * columns)
 
 
-def indexes_by_a_list(self, x):
-    return x.relu()[[1, 0]]
-
-
 def adds_to_a_shape(self, x):
     return x.reshape(x.shape[:-1] + (2, 2))  # noqa: RUF005 - what it is about
-
-
-def asks_for_a_class(self, x):
-    return x + torch.zeros(1, dtype=x.dtype).view(1, 1, 1)
 
 
 def asks_for_a_place(self, x):
@@ -219,22 +226,15 @@ def asks_for_steps(self, x):
     return x * rows * columns * depth
 
 
-def keeps_a_constant(self, x):
-    return x + torch.ones(4).view(1, 4)
-
-
 @pytest.mark.parametrize(
     "forward",
     [
         *(
             adds_to_a_shape,
-            asks_for_a_class,
             asks_for_a_place,
             asks_for_steps,
         ),
         *(
-            indexes_by_a_list,
-            keeps_a_constant,
             loses_dimensions,
             writes_to_a_weight,
         ),

@@ -129,6 +129,11 @@ def itself_as_an_argument(self, x):
     return applied_to(self, x) * 2
 
 
+def converts_what_a_layer_gives(self, x):
+    layer = self.layer
+    return layer(x).double()
+
+
 def how_many(self, x):
     return x * len(self.layers) if self.layers else x
 
@@ -150,7 +155,7 @@ def in_a_text(self, x):
     [
         *(in_pairs, numbered_pairs, slices, in_a_comprehension, by_numbers_in_a_comprehension, as_a_sum),
         *(backwards, the_last_one, one_of_two, in_a_list, in_a_dict, values_that_are_numbered),
-        *(as_an_argument, itself_as_an_argument, how_many, by_class),
+        *(as_an_argument, converts_what_a_layer_gives, itself_as_an_argument, how_many, by_class),
     ],
 )
 @pytest.mark.parametrize("check", [True, False])
@@ -511,11 +516,6 @@ def converts_a_layer(self, x):
     return layer.to(torch.float64)(x.double())
 
 
-def halves(self, x):
-    layer = self.layer
-    return layer(x).double()
-
-
 def reads_of_a_layer(self, x):
     layer = self.layer
     return x @ layer.weight
@@ -540,7 +540,7 @@ def calls_a_slice(self, x):
     [
         *(adds_a_layer, adds_layers_in_place, exchanges_a_layer, takes_a_layer, clears_layers, fills_layers),
         *(takes_a_layer_of_a_list, puts_layers_in),
-        *(trains_a_layer, converts_a_layer, halves, reads_of_a_layer, reads_a_flag_of_a_layer),
+        *(trains_a_layer, converts_a_layer, reads_of_a_layer, reads_a_flag_of_a_layer),
         *(calls_a_method_of_a_layer, calls_a_slice),
     ],
 )

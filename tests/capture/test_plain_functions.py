@@ -22,6 +22,12 @@ from fxplug.errors import TraceError
 
 SCALE = 2.0
 SCRIPTS = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+
+
+def relu_of_the_program(x):
+    return x.relu()
+
+
 torch_in_disguise = types.SimpleNamespace(relu=torch.relu)
 
 
@@ -42,7 +48,8 @@ class Net(nn.Module):
         self.register_buffer("offset", torch.zeros(4))
         self.plain_tensor = torch.ones(4)
         self.items = [1, 2]
-        self.function = torch.relu
+        self.function = relu_of_the_program
+        self.function_of_torch = torch.relu
 
     def helper(self, x):
         return self.act(self.layer(x))
@@ -98,8 +105,13 @@ def reads_a_global(self, x):
     return self.act(x) * SCALE
 
 
+def calls_a_function_of_torch_that_it_holds(self, x):
+    return self.function_of_torch(x)
+
+
 PLAIN = [
     *(calls_layers, adds, compares_with_none, calls_torch, calls_a_method, reads_a_global, reads_a_weight),
+    calls_a_function_of_torch_that_it_holds,
 ]
 
 

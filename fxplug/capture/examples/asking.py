@@ -19,6 +19,7 @@ from fxplug.capture.unpacking import parts_of_layer
 from fxplug.errors import TraceError
 from fxplug.ir import Node
 from fxplug.semantics.checks import check_equal, check_length, check_true, same_value
+from fxplug.semantics.libraries import what_does
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +60,7 @@ def changes_rank(node: Node) -> bool:
     if not isinstance(target, BuiltinFunctionType):
         home = str(getattr(target, "__module__", None)).partition(".")[0]
         if home not in _KNOWN:
-            return True
+            return what_does(target) != "drops in training"
     return name in _CHANGES_RANK or _joins_dimensions(node, name)
 
 
