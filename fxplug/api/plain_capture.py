@@ -67,10 +67,11 @@ def capture_plainly(
         policy: The answers of others to the questions of a tracer. Who wants to hear of traces hears of one alone.
         name: Of what is captured.
     """
-    if not isinstance(program, nn.Module):
+    function, first = _function_of(program)
+    if type(function) is not FunctionType or "__wrapped__" in function.__dict__:
         return None
-    given = _by_position(program, args, kwargs) if kwargs else args
-    left_out = None if given is None else _left_out(program, given)
+    given = _by_position(function, first, args, kwargs) if kwargs else args
+    left_out = None if given is None else _left_out(function, first, given)
     if given is None or left_out is None:
         return None
     if policy.trace_started or policy.trace_finished or policy.node_created:
@@ -84,7 +85,7 @@ def capture_plainly(
 
 
 def _capture_in_turns(
-    program: nn.Module,
+    program: Any,
     args: Sequence[torch.Tensor],
     left_out: Mapping[str, Any],
     policy: TracePolicy,
@@ -92,11 +93,12 @@ def _capture_in_turns(
 ) -> GraphModule | None:
     """Trace and run a program; once more where layers are unknown, or where something else was told than was found."""
     tells, handled = True, sys.exc_info()[1]
+    root = program if isinstance(program, nn.Module) else nn.Module()
     for _ in range(_MOST_TURNS):
         tracer = _tracer(policy)
         tracer.left_out = left_out
         try:
-            captured = _capture(program, args, tracer, PlainAnswers(program, args, tells=tells), name)
+            captured = _capture(program, args, tracer, PlainAnswers(root, args, tells=tells), name)
         except WrongTellingError as error:
             forget_frames(error, handled)
             tells = False
@@ -119,7 +121,7 @@ def _tracer(policy: TracePolicy) -> Tracer:
 
 
 def _capture(
-    program: nn.Module, args: Sequence[torch.Tensor], tracer: Tracer, answers: PlainAnswers, name: str
+    program: Any, args: Sequence[torch.Tensor], tracer: Tracer, answers: PlainAnswers, name: str
 ) -> GraphModule | None:
     """Trace a program and run what was traced; return None where that is not all that there is to say of it."""
     with answers.heard_by(tracer):
@@ -133,15 +135,16 @@ def _capture(
             asked = tracer.asked_rank or answers.rank_asked or first_asked(nodes)
             if do_more(nodes, tracer, checks, answers, asks=asked is not None):
                 return None
-        _run(program, nodes, args, tracer, answers)
+        root = tracer.root
+        _run(root, nodes, args, tracer, answers)
     with paused_collection():
         inputs = nodes[: len(args) + len(tracer.left_out)]
         guards = guards_of_inputs(inputs, args, answers.at_entry, asked, _said_of_inputs(inputs, tracer))
         answers.settle(tracer.graph)  # What was copied to answer the guards is not needed here any more.
-        settle_checks(tracer.graph, checks, program)
+        settle_checks(tracer.graph, checks, root)
         if answers.writing:
-            mark_checks_behind(tracer.graph.nodes, answers.checks.acted, program, answers.writing)
-        captured = _captured(program, tracer, name)
+            mark_checks_behind(tracer.graph.nodes, answers.checks.acted, root, answers.writing)
+        captured = _captured(root, tracer, name)
         if guards is not None:
             captured.set_guards(GuardSet(*guards))
         return captured
@@ -158,14 +161,14 @@ def _says_of_values(policy: TracePolicy) -> bool:
     )
 
 
-def _captured(program: nn.Module, tracer: Tracer, name: str) -> GraphModule:
+def _captured(root: nn.Module, tracer: Tracer, name: str) -> GraphModule:
     """Return the module for what was traced."""
     graph = tracer.graph
     if tracer.asked_flags:
-        graph.captured_training = program.training
+        graph.captured_training = root.training
         asked = [StateGuard(f"self.{path}.training", (), flag) for path, flag in tracer.asked_flags.items()]
         graph.state_guards = tuple(dict.fromkeys((*graph.state_guards, *asked)))
-    return GraphModule(program, graph, name)
+    return GraphModule(root, graph, name)
 
 
 def _said_of_inputs(inputs: Sequence[Node], tracer: Tracer) -> list[tuple[Node, Any]]:
@@ -179,33 +182,49 @@ def _said_of_inputs(inputs: Sequence[Node], tracer: Tracer) -> list[tuple[Node, 
     return said + [(node, present) for node in given if node.args or is_asked]
 
 
-def _by_position(program: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
-    """Return all inputs of a module by position; None where those that are given by name are not the next ones."""
-    forward = getattr(type(program), "forward", None)
-    if type(forward) is not FunctionType:
-        return None
-    code = forward.__code__
-    names = code.co_varnames[code.co_posonlyargcount : code.co_argcount]
-    first = 1 + len(args) - code.co_posonlyargcount
-    following = names[first : first + len(kwargs)] if first >= 0 else ()
-    return (*args, *(kwargs[name] for name in following)) if set(following) == set(kwargs) else None
+def _function_of(program: Any) -> tuple[Any, int]:
+    """Return the function that runs when a program is called, and the number of its first input."""
+    return (getattr(type(program), "forward", None), 1) if isinstance(program, nn.Module) else (program, 0)
 
 
-def _left_out(program: nn.Module, args: Sequence[Any]) -> dict[str, Any] | None:
-    """Return the inputs of a module that are not given, with their defaults; None where it does not take what is given.
+def _by_position(
+    function: FunctionType, first: int, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Sequence[Any] | None:
+    """Return all inputs of a program by position; None where those that are given by name are not the next ones.
+
+    Args:
+        function: That runs when the program is called.
+        first: The number of its first input.
+        args: The inputs by position.
+        kwargs: The others.
+    """
+    code, begin = function.__code__, first + len(args)
+    following = code.co_varnames[begin : begin + len(kwargs)]
+    is_named = code.co_posonlyargcount <= begin and begin + len(kwargs) <= code.co_argcount
+    return (
+        (*args, *(kwargs[name] for name in following)) if is_named and set(following) == set(kwargs) else None
+    )
+
+
+def _left_out(function: FunctionType, first: int, args: Sequence[Any]) -> dict[str, Any] | None:
+    """Return the inputs of a program that are not given, with their defaults; None where it does not take the others.
 
     All that is given are plain tensors, and what is not has None or a flag for its default.
+
+    Args:
+        function: That runs when the program is called.
+        first: The number of its first input.
+        args: What is given.
     """
-    forward = getattr(type(program), "forward", None)
-    if type(forward) is not FunctionType or not all(map(_is_alone, args)):
+    if not all(map(_is_alone, args)):
         return None
-    code, defaults = forward.__code__, forward.__defaults__ or ()
-    count = code.co_argcount - 1
-    missing = code.co_varnames[1 + len(args) : 1 + count]
-    by_name = code.co_varnames[1 + count : 1 + count + code.co_kwonlyargcount]
+    code, defaults = function.__code__, function.__defaults__ or ()
+    count = code.co_argcount - first
+    missing = code.co_varnames[first + len(args) : first + count]
+    by_name = code.co_varnames[first + count : first + count + code.co_kwonlyargcount]
     known = {
         **dict(zip(missing, defaults[len(defaults) - len(missing) :], strict=False)),
-        **(forward.__kwdefaults__ or {}),
+        **(function.__kwdefaults__ or {}),
     }
     is_plain = not code.co_flags & _STARS and len(args) <= count
     if (

@@ -207,7 +207,7 @@ def do_more(
         if op == "call_function" and target in _OPERATORS:
             if not _is_given_plainly(node):
                 return True
-        elif target is getattr and node._args[1] not in _READ_ANEW and node not in answers.constant:
+        elif target is getattr and not (node._args[1] in _COMPUTED or node in answers.constant):
             return True
         elif target not in seen:  # What hangs on the numbers that a call is given is looked at in the end.
             seen.add(target)
@@ -294,6 +294,8 @@ _WRITING = frozenset(
 
 _READ_ANEW = frozenset({"dim", "ndim", "ndimension", "shape"})
 """Attributes and methods that are read anew in each run; others are constants of what is captured with examples."""
+_COMPUTED = _READ_ANEW | {"T", "mT"}
+"""Attributes that are sizes, or tensors."""
 
 
 def _may_be_settled(value: Node, root: nn.Module) -> bool:

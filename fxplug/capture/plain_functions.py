@@ -450,12 +450,11 @@ def _found_methods(receiver: nn.Module, names: Iterable[str]) -> list[Any] | Non
     modules = held["_modules"]
     methods: list[Any] = []
     for name in names:
-        if (own := held.get(name)) is not None:
-            if not _computes_as_held(own):
+        own, value = held.get(name), in_class(type(receiver), name)
+        if own is not None:
+            if value is not ABSENT or not _computes_as_held(own):
                 return None
-            continue
-        value = in_class(type(receiver), name)
-        if value is not ABSENT:
+        elif value is not ABSENT:
             methods.append(method_of_layer(type(receiver), name) if value is OF_LIBRARY else value)
         elif (module := modules.get(name)) is not None and not is_quiet(module):
             return None

@@ -72,6 +72,7 @@ def plain_program(
     *,
     with_methods: bool = False,
     on_examples: bool = False,
+    function: Any = None,
 ) -> PlainProgram | None:
     """Return what runs of a program that only has layers of torch and modules with plain forwards, and nothing around.
 
@@ -81,6 +82,7 @@ def plain_program(
         is_remarkable: Returns whether there is more to know of a function, by its code.
         with_methods: As in `plain_parts`: all inputs of the program are traced.
         on_examples: As there: it is run on examples, too.
+        function: The program itself, where it is no module.
 
     Returns:
         What its forwards are, and what they call; None for other programs.
@@ -88,41 +90,61 @@ def plain_program(
     if any(global_hook_tables()) or not is_base_as_written():
         return None
     find = partial(plain_parts, code_of=code_of, with_methods=with_methods, on_examples=on_examples)
-    found: list[PlainPart] = []
-    known: dict[tuple[Any, ...], list[PlainPart]] = {}
-    layers: set[type] = set()
-    asking: set[type] = set()
-    root = next(iter(modules), None)
     try:
-        for module in modules:
-            kind = type(module)
-            if not is_run_as_written(module.__dict__):
-                return None
-            # A model has hundreds of layers.
-            if kind in layers:
-                continue
-            is_layer = is_layer_as_written(kind)
-            if is_layer and not _is_looked_through(module, root):
-                layers.add(kind)
-                continue
-            layout = layout_of(module)
-            parts = known.get(layout)
-            if parts is not None and holds_the_same(module, parts):
-                continue
-            is_other = _is_switched(kind) or (is_layer_of_torch(kind) and not is_layer)
-            parts = None if is_other else find(kind.forward, module)
-            if parts is None:
-                return None
-            known[layout] = parts
-            found += parts
-            asking.update([kind] if _reads_training(parts) else ())
+        parts = _parts_of_modules(modules, find)
     except KeyError:  # A module lacks a table that every module has.
         return None
+    own = [] if function is None else find(function, None)
+    if parts is None or own is None:
+        return None
+    found, asking = own + parts[0], parts[1]
     if any(is_remarkable(part.live) for part in found) or not may_be_values(modules, found):
         return None
     codes: set[int] = set()
     codes.update(*[scan_of(part.code).codes for part in found])
     return PlainProgram(codes, found, frozenset(asking), *_on_examples(modules, found if on_examples else []))
+
+
+def _parts_of_modules(
+    modules: Collection[nn.Module], find: Callable[[Any, nn.Module], list[PlainPart] | None]
+) -> tuple[list[PlainPart], set[type]] | None:
+    """Return the functions of modules, and those classes whose functions read whether they are trained.
+
+    Args:
+        modules: The root and all modules below it.
+        find: Returns the functions of one, None where these are not plain.
+
+    Raises:
+        KeyError: A module lacks a table that every module has.
+    """
+    found: list[PlainPart] = []
+    known: dict[tuple[Any, ...], list[PlainPart]] = {}
+    layers: set[type] = set()
+    asking: set[type] = set()
+    root = next(iter(modules), None)
+    for module in modules:
+        kind = type(module)
+        if not is_run_as_written(module.__dict__):
+            return None
+        # A model has hundreds of layers.
+        if kind in layers:
+            continue
+        is_layer = is_layer_as_written(kind)
+        if is_layer and not _is_looked_through(module, root):
+            layers.add(kind)
+            continue
+        layout = layout_of(module)
+        parts = known.get(layout)
+        if parts is not None and holds_the_same(module, parts):
+            continue
+        is_other = _is_switched(kind) or (is_layer_of_torch(kind) and not is_layer)
+        parts = None if is_other else find(kind.forward, module)
+        if parts is None:
+            return None
+        known[layout] = parts
+        found += parts
+        asking.update([kind] if _reads_training(parts) else ())
+    return found, asking
 
 
 _HEARD = frozenset({"len", "type"})

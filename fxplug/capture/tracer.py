@@ -418,7 +418,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             )
         is_plain = self._converts_plainly and self._records_plainly
         self._is_lean = is_plain and self.policy.proxy_mixins is None
-        plain = self._plain_program(root) if is_module and concrete_args is None else None
+        may_be_plain = concrete_args is None and (is_module or self.traces_plain_alone)
+        plain = self._plain_program(root) if may_be_plain else None
         self._is_plain, self._plain = plain is not None, plain
         if self.traces_plain_alone and not (self._is_plain and compute_alone(self._below)):
             raise TraceError("Cannot trace: the program does more than to call modules and torch.")
@@ -469,6 +470,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             partial(self._is_remarkable, known=known),
             with_methods=with_methods,
             on_examples=with_methods and self.traces_plain_alone,
+            function=None if isinstance(root, nn.Module) else root,
         )
 
     @property

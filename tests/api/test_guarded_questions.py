@@ -385,7 +385,7 @@ def test_what_the_program_compares_with_none_is_guarded_to_be_there(program: Any
     captured = fxplug.trace(program, given, mode=mode)
 
     assert captured(*given).equal(program(*given))
-    with pytest.raises(GuardError, match="is not None"):
+    with pytest.raises(GuardError, match=r"is not None|not \(mask == None\)"):
         captured(*less)
     captured = fxplug.trace(program, given, mode=mode, on_guard_failure="eager")
     assert captured(*less).equal(program(*less))

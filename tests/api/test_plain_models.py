@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxplug
+from fxplug.capture import tracer
+from fxplug.capture.plain_programs import put_back
 from fxplug.errors import GuardError, TraceError
 from fxplug.ir import effects, writes
 
@@ -283,64 +286,167 @@ def test_a_decoder_layer_may_be_the_whole_program(plainly, listened_to):
     torch.testing.assert_close(captured(X * 2, X), net(X * 2, X))
 
 
-def test_what_a_loop_goes_up_to_is_guarded():
+def test_what_a_loop_goes_up_to_is_guarded(plainly):
     captured = fxplug.trace(Steps().eval(), (X,))
     with pytest.raises(GuardError, match=r"x\.size\(1\) == 6"):
         captured(X[:, :5])
     computed = fxplug.trace(net_of(a_part_of_what_is_computed).eval(), (X,))
+    assert plainly == [captured, computed]
     with pytest.raises(GuardError, match="== 2"):
         computed(X[:, :3])
 
 
-def test_how_many_parts_there_are_is_checked():
+def test_how_many_parts_there_are_is_checked(plainly):
     captured = fxplug.trace(net_of(parts_of_a_split).eval(), (X,))
+    assert plainly == [captured]
     captured.layer = nn.Linear(4, 6)
     with pytest.raises(GuardError, match=r"len\("):
         captured(X)
 
 
-def test_fewer_chunks_than_asked_for_are_as_many_as_there_are(listened_to):
+def test_fewer_chunks_than_asked_for_are_as_many_as_there_are(plainly, listened_to):
     def three(self, x):
         return [part.tanh() for part in x.chunk(3, dim=-1)]
 
     net = net_of(three).eval()
     captured = fxplug.trace(net, (X,))
+    assert plainly == [None]
     assert len(captured(X)) == 2
     assert captured.code == listened_to(net, X).code
 
 
-def test_rows_of_a_tensor_are_no_parts(listened_to):
+def test_rows_of_a_tensor_are_no_parts(plainly, listened_to):
     def rows(self, x):
         return [row.tanh() for row in self.layer(x)]
 
     net = net_of(rows).eval()
     captured = fxplug.trace(net, (X,))
+    assert plainly == [None]
     assert captured.code == listened_to(net, X).code
     torch.testing.assert_close(captured(X * 2), net(X * 2))
 
 
-class Converts(nn.Module):
-    """Converts a layer that it has found in a list: of another dtype, or of the one that it has."""
+# -- functions
 
-    def __init__(self, dtype):
+LAYER = nn.Linear(4, 4)
+WEIGHT = torch.linspace(1, 2, 4)
+
+
+def halved(x):
+    return x.tanh() / 2
+
+
+def unit(x, other=None, *, flag=False):
+    y = torch.relu(x) if other is None else halved(x) + other
+    return y.sum(-1) if flag else y / (y.norm(dim=-1, keepdim=True) + 1e-6)
+
+
+def attends(x, other):
+    if x.shape[-1] > 8:
+        raise ValueError(f"{x.shape[-1]} are too many")
+    return (x @ other.mT).softmax(-1) @ other
+
+
+def doubles(x):
+    x.mul_(2)
+    return x + torch.arange(4)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "named"),
+    [
+        pytest.param(unit, (X,), {}, id="one input"),
+        pytest.param(unit, (X, X + 1), {}, id="two inputs"),
+        pytest.param(unit, (X,), {"other": X + 1}, id="by name"),
+        pytest.param(attends, (X, X + 1), {}, id="question"),
+        pytest.param(doubles, (X,), {}, id="write"),
+        pytest.param(lambda x: x.T @ x, (X[0],), {}, id="lambda"),
+    ],
+)
+def test_functions_may_be_programs(plainly, function, inputs, named, listened_to):
+    given = [value.clone() for value in inputs]
+    captured = fxplug.trace(function, given, example_kwargs=named)
+    assert plainly == [captured]
+    assert all(map(torch.equal, given, inputs))
+    listened = listened_to(function, *given, example_kwargs=named)
+    # Listening tells of a write where its result is used, and of all that a method of torch is given.
+    assert len(captured.graph.nodes) == len(listened.graph.nodes)
+    for factor in (1, 2):
+        expected, found = [value * factor for value in inputs], [value * factor for value in inputs]
+        torch.testing.assert_close(captured(*found, **named), function(*expected, **named))
+        assert all(map(torch.equal, found, expected))
+
+
+def closing():
+    shift = torch.ones(4)
+    return lambda x: x + shift
+
+
+@functools.wraps(unit)
+def wrapped(x):
+    return unit(x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x: LAYER(x) + 1, id="a module"),
+        pytest.param(lambda x: x + WEIGHT, id="a tensor"),
+        pytest.param(closing(), id="a closure"),
+        pytest.param(wrapped, id="wrapped"),
+        pytest.param(functools.partial(unit, flag=True), id="partial"),
+        pytest.param(LAYER.forward, id="a method"),
+        pytest.param(lambda *x: x[0] * 2, id="starred"),
+    ],
+)
+def test_functions_that_lead_elsewhere_are_listened_to(plainly, function):
+    with torch.no_grad():
+        captured = fxplug.trace(function, (X,))
+        assert plainly == [None]
+        torch.testing.assert_close(captured(X * 2), function(X * 2))
+
+
+# -- what is not as it looks
+
+
+class Converts(nn.Module):
+    """Has layers that it finds in a list."""
+
+    def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.layers, self.dtype = nn.ModuleList([nn.Linear(4, 4), nn.BatchNorm1d(4)]), dtype
-
-    def forward(self, x):
-        layers = [layer for layer in self.layers]  # noqa: C416 - nobody hears of what becomes of these
-        return layers[0].to(self.dtype)(x.to(self.dtype)).float()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.ReLU()])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_layers_that_are_converted_are_as_before(plainly, dtype):
-    net, x = Converts(dtype).eval(), X[0]
+def to_double(self, x):
+    layers = [layer for layer in self.layers]  # noqa: C416 - nobody hears of what becomes of these
+    return layers[0].double()(x.double()).float()
+
+
+def to_what_it_is(self, x):
+    layers = [layer for layer in self.layers]  # noqa: C416
+    return layers[0].float()(x)
+
+
+@pytest.mark.parametrize("forward", [to_double, to_what_it_is])
+def test_layers_that_are_converted_are_as_before(plainly, forward, monkeypatch):
+    reached = []
+
+    def noted(plain):
+        reached.append(len(plain.weights))
+        put_back(plain)
+
+    monkeypatch.setattr(tracer, "put_back", noted)
+    net, x = type("Converts", (Converts,), {"forward": forward})().eval(), X[0]
     expected = net(x)
     net.float()
+    net.layers[0].weight.grad = torch.ones(4, 4)
     former = {name: (value.dtype, value.data_ptr()) for name, value in net.state_dict().items()}
-    captured = fxplug.trace(net, (x,))
+    captured = fxplug.trace(net, (x,), check=False)
     assert plainly == [None]
+    assert reached == [3]
     assert former == {name: (value.dtype, value.data_ptr()) for name, value in net.state_dict().items()}
+    assert net.layers[0].weight.grad.dtype is torch.float32
     torch.testing.assert_close(captured(x), expected)
 
 
@@ -411,6 +517,30 @@ def test_a_function_of_the_program_that_a_module_holds_is_listened_to(plainly):
     fxplug.trace(net, (X,))
     assert plainly == [None]
     assert calls
+
+
+class Choosing(nn.Module):
+    """Holds a function under the name of a property, which Python asks first."""
+
+    def __init__(self):
+        super().__init__()
+        self.__dict__["activation"] = F.relu
+
+    @property
+    def activation(self):
+        return F.gelu if self.training else F.relu
+
+    def forward(self, x):
+        return self.activation(x)
+
+
+def test_a_property_comes_before_the_function_that_it_hides(plainly):
+    net = Choosing().eval()
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [None]
+    with pytest.raises(GuardError, match="training"):
+        captured.train()(X)
+    torch.testing.assert_close(captured.eval()(X), net(X))
 
 
 def test_a_layer_that_somebody_has_exchanged_is_listened_to(plainly, monkeypatch):

@@ -19,7 +19,7 @@ from fxplug.ir.guards import Guard
 from fxplug.semantics.checks import attribute_names, class_of, is_instance, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from fxplug.ir import Origin
 
@@ -129,18 +129,7 @@ class GuardCollector:
 
     def not_for_none(self) -> set[Node]:
         """Return the nodes that cannot be None where all predicates hold: one is false then, or has no answer."""
-        found: set[Node] = set()
-        seen = set(self._predicates)
-        waiting = list(seen)
-        while waiting:
-            node = waiting.pop()
-            for one in node.all_input_nodes[:1]:
-                if fails_for_none(node, one) or (node in self._predicates and _is_false_for_none(node)):
-                    found.add(one)
-            more = [one for one in node.all_input_nodes if one not in seen]
-            seen.update(more)
-            waiting += more
-        return found
+        return _not_for_none(self._predicates)
 
     def finish(self, inputs: Iterable[Node]) -> tuple[Graph | None, tuple[Guard, ...]]:
         """Return a graph with the same inputs that answers every predicate, with the guards in its order.
@@ -177,7 +166,10 @@ def guards_of_inputs(
         asked: Where the program has asked how many dimensions they have, which they have to have in all runs then.
         said: What inputs have to be: each with None, a flag, a class, or `present`.
     """
-    said = list(said)
+    inputs, values = list(inputs), list(values)
+    told = _not_for_none(predicates)
+    told.update(inputs[: len(values)] if asked is not None else ())  # None has no dimensions.
+    said = [(node, value) for node, value in said if not (value is present and node in told)]
     if not predicates and asked is None and not said:
         return None
     answering = Graph()
@@ -223,6 +215,22 @@ def fails_for_none(node: Node, value: Node) -> bool:
     return node.op == "call_method" or (
         node.op == "call_function" and node.target in {operator.getitem, class_of}
     )
+
+
+def _not_for_none(predicates: Collection[Node]) -> set[Node]:
+    """Return the nodes that cannot be None where all predicates hold: one is false then, or has no answer."""
+    found: set[Node] = set()
+    seen = set(predicates)
+    waiting = list(seen)
+    while waiting:
+        node = waiting.pop()
+        for one in node.all_input_nodes[:1]:
+            if fails_for_none(node, one) or (node in predicates and _is_false_for_none(node)):
+                found.add(one)
+        more = [one for one in node.all_input_nodes if one not in seen]
+        seen.update(more)
+        waiting += more
+    return found
 
 
 def _is_false_for_none(predicate: Node) -> bool:

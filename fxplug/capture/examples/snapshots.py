@@ -81,11 +81,18 @@ class Snapshots:
         """Hear that a tensor is about to be written to; with it, whatever shares its memory."""
         self.before_writes()
         for existing in self._existing.get(storage_of(tensor), {}).values():
-            if id(existing) not in self._saved:
-                with torch.no_grad(), with_data():
-                    alias = existing.detach()
-                    states = existing.requires_grad, History(existing)
-                    self._saved[id(existing)] = (existing, alias, alias.clone(), *states)
+            self._save(existing)
+
+    def _save(self, existing: torch.Tensor) -> None:
+        if id(existing) in self._saved:
+            return
+        with torch.no_grad(), with_data():
+            alias = existing.detach()
+            states = existing.requires_grad, History(existing)
+            self._saved[id(existing)] = (existing, alias, alias.clone(), *states)
+            # A module that is converted gives its gradients other memory, too.
+            if existing.is_leaf and (gradient := existing.grad) is not None:
+                self._save(gradient)
 
     def shares_memory(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor that is about to be written to shares the memory of one from before the program."""
