@@ -24,6 +24,7 @@ from fxplug.execute.paths import fetch_path, module_at, weight_at
 from fxplug.ir import Node, map_arg
 from fxplug.semantics.checks import CHECKS
 from fxplug.semantics.internals import assert_function, storage_of, storages_below
+from fxplug.semantics.libraries import what_does
 from fxplug.semantics.modules import returns_new_tensor
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Checks:
         """Return whether what a node writes to has memory of its own: a layer or an operator has made it."""
         while node in self.writing:
             made: Any = node._args[0]
-            while (layer := self._layer_of(made)) is not None and type(layer) in _PASSING:
+            while ((layer := self._layer_of(made)) is not None and type(layer) in _PASSING) or _drops(made):
                 made = made._args[0]
             if made not in self.writing:
                 is_function = made._op == "call_function" and made._target in _MAKING
@@ -160,6 +161,12 @@ class Checks:
         is_call = node._op == "call_module" and len(node._args) == 1 and not node._kwargs
         layer = module_at(self.root, str(node._target)) if is_call else None
         return layer if layer is not None and is_layer_of_torch(type(layer)) else None
+
+
+def _drops(node: Node) -> bool:
+    """Return whether a node calls a function that returns a value that it is given, or one with new memory."""
+    is_call = node._op == "call_function" and bool(node._args) and isinstance(node._args[0], Node)
+    return is_call and what_does(node._target) == "drops in training"
 
 
 _PASSING = frozenset({nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d})

@@ -118,7 +118,7 @@ def _parts_of_modules(
         KeyError: A module lacks a table that every module has.
     """
     found: list[PlainPart] = []
-    known: dict[tuple[Any, ...], list[PlainPart]] = {}
+    known: dict[tuple[Any, ...], list[list[PlainPart]]] = {}
     layers: set[type] = set()
     asking: set[type] = set()
     root = next(iter(modules), None)
@@ -133,15 +133,17 @@ def _parts_of_modules(
         if is_layer and not _is_looked_through(module, root):
             layers.add(kind)
             continue
-        layout = layout_of(module)
-        parts = known.get(layout)
-        if parts is not None and holds_the_same(module, parts):
+        variants = known.setdefault(layout_of(module), [])
+        if _holds_one_of(module, variants):
             continue
         is_other = _is_switched(kind) or (is_layer_of_torch(kind) and not is_layer)
         parts = None if is_other else find(kind.forward, module)
         if parts is None:
             return None
-        known[layout] = parts
+        if not parts:  # Its class says all: it is a container that calls what it holds.
+            layers.add(kind)
+        if len(variants) < _MOST_VARIANTS:
+            variants.append(parts)
         found += parts
         asking.update([kind] if _reads_training(parts) else ())
     return found, asking
@@ -149,6 +151,18 @@ def _parts_of_modules(
 
 _HEARD = frozenset({"len", "type"})
 _OF_CLASSES = frozenset({"isinstance", "type"})
+
+
+_MOST_VARIANTS = 8
+"""How many functions are kept for modules of one layout, which may differ in their flags."""
+
+
+def _holds_one_of(module: nn.Module, variants: Iterable[list[PlainPart]]) -> bool:
+    """Return whether the functions that were found for a module of the same layout are those of another one."""
+    for parts in variants:  # noqa: SIM110 - each block of a network gets here, and a generator takes longer
+        if holds_the_same(module, parts):
+            return True
+    return False
 
 
 def _is_looked_through(module: nn.Module, root: nn.Module | None) -> bool:
