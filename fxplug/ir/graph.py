@@ -337,7 +337,7 @@ class Graph(CodeOwner):
         # Not by vars(self): a graph that has shown its table is slower from then on.
         is_usual = getattr(self.create_node, "__func__", None) is _create_node
         is_ours = value is None or (value.graph is self and value._position is not ERASED)
-        wish, is_plain = wish_of_path(path)
+        wish, base, number = wish_of_path(path)
         if not (is_usual and is_ours and wish):
             args = () if value is None else (value,)
             return self.create_node(op, path, args, None, None, None, origin)
@@ -345,9 +345,12 @@ class Graph(CodeOwner):
         node.graph = self
         # As `Namespace.create_name`, without the call.
         used = self._namespace._used
-        if is_plain and wish not in used:
+        if base is not None and wish not in used:
             used[wish] = None
             node._name = wish
+            if base:  # The next one that wishes for it has a larger number.
+                counts = self._namespace._counts
+                counts[base] = max(number, counts.get(base, 0))
         else:
             node._name = self._namespace.create_name(wish)
         node._op = op

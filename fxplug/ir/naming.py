@@ -67,16 +67,26 @@ def _is_plain(candidate: str) -> bool:
 
 
 @lru_cache(maxsize=1 << 14)
-def wish_of_path(path: str) -> tuple[str, bool]:
-    """Return the name that the call of the module at a path wishes for, and whether it may be given as it is.
+def wish_of_path(path: str) -> tuple[str, str | None, int]:
+    """Return the name that the call of the module at a path wishes for, with its counter.
 
     Args:
-        path: Dotted. The wish is empty where more has to be done to it than to take the dots away.
+        path: Dotted.
+
+    Returns:
+        The name, empty where more has to be done to it than to take the dots away; the base whose counter it moves if
+        it is given as it is, empty where it ends in none, and None where it may not be given so; the number at its end.
     """
     if not path.islower() or path[:2] == "__":
-        return "", False
+        return "", None, 0
     wish = path.replace(".", "_")
-    return wish, _is_plain(wish)
+    if _is_plain(wish):
+        return wish, "", 0
+    base, _, tail = wish.rpartition("_")
+    is_numbered = bool(base) and tail.isdigit() and len(tail) <= _MOST_DIGITS
+    if is_numbered and wish not in _RESERVED and wish.isidentifier() and wish.isascii():
+        return wish, base, int(tail)
+    return wish, None, 0
 
 
 class Namespace:

@@ -9,6 +9,8 @@ import types
 import weakref
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fxplug.errors import ForeignNodeError, GraphError, NodeInUseError
 from fxplug.ir import Graph, RegionEntry, immutable_dict
@@ -684,6 +686,40 @@ def test_the_short_way_to_a_path_makes_what_the_long_one_makes(op, path):
         assert graph.find_nodes(op=op, target=path) == nodes
 
     assert str(made[0]) == str(made[1])
+
+
+_PARTS = st.sampled_from(
+    [
+        "a",
+        "0",
+        "1",
+        "12",
+        "007",
+        "_1",
+        "a_1",
+        "relu_0",
+        "1_2",
+        "if",
+        "none",
+        "x_",
+        "é",
+        "A",
+        "1" * 18,
+        "1" * 19,
+    ]
+)
+
+
+@given(st.lists(st.lists(_PARTS, min_size=1, max_size=3).map(".".join), max_size=12))
+def test_the_short_way_gives_the_names_of_the_long_one(paths):
+    short, long = Graph(), Graph()
+    value, other = short.placeholder("a"), long.placeholder("a")
+    made = [short._create_at("call_module", path, value, None).name for path in paths]
+    assert made == [long.create_node("call_module", path, (other,)).name for path in paths]
+    # The counters are as far as they would be, too.
+    wishes = [path.replace(".", "_") for path in paths]
+    further = [[graph.call_function(print, (), name=wish).name for wish in wishes] for graph in (short, long)]
+    assert further[0] == further[1]
 
 
 @pytest.mark.parametrize("used", [[], [0], [1], [0, 1], [0, 1, 0]])
