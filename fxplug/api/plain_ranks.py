@@ -10,7 +10,7 @@ for as long as the program is traced.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -46,6 +46,15 @@ METHODS_OF_LAYERS = frozenset(
     {"chunk", "split", "contiguous", "relu", "relu_", "sigmoid", "sigmoid_", "softmax", "tanh", "tanh_"}
 )
 """Methods of tensors that do."""
+_KEEPING_NAMES = (
+    "abs bfloat16 clamp clone cos detach double exp flip float half log log_softmax masked_fill neg permute roll rsqrt "
+    "sin sqrt swapaxes to transpose type_as"
+)
+_KEEPING = frozenset(_KEEPING_NAMES.split())
+_KEEPING_FUNCTIONS = frozenset(getattr(torch, name) for name in _KEEPING if hasattr(torch, name))
+"""The same for what layers do not do."""
+_OF_SIZES = frozenset({"expand", "reshape", "view"})
+"""Methods that are told all sizes of what they return."""
 _REDUCING = frozenset({"amax", "mean", "sum", torch.amax, torch.mean, torch.sum})
 """Those that leave as many if they are told to keep them."""
 _SPLITTING = frozenset({"chunk", "split", torch.chunk, torch.split})
@@ -94,9 +103,16 @@ class Ranks:
             return None
         if op == "call_module":
             return first if keeps_rank(module_at(self._program, str(target))) else None
-        return (
-            first if target in (FUNCTIONS_OF_LAYERS if op == "call_function" else METHODS_OF_LAYERS) else None
-        )
+        if op == "call_method":
+            return first if target in METHODS_OF_LAYERS or target in _KEEPING else None
+        if target is operator.getitem and node._args[1] == 0 and self._attends(first):
+            return first._args[0] if isinstance(first._args[0], Node) else None
+        return first if target in FUNCTIONS_OF_LAYERS or target in _KEEPING_FUNCTIONS else None
+
+    def _attends(self, node: Node) -> bool:
+        """Return whether a node calls attention, the first result of which is as the queries are, which come first."""
+        is_call = node._op == "call_module" and bool(node._args)
+        return is_call and type(module_at(self._program, str(node._target))) is nn.MultiheadAttention
 
     def _rank_of_any(self, node: Node) -> int | None:
         """Return the number of dimensions of a value that may come from anywhere."""
@@ -110,7 +126,8 @@ class Ranks:
                 continue
             asked = passed.get(current)
             if asked is None:
-                asked = passed[current] = _asked(current)
+                source = self._source(current)
+                asked = passed[current] = _asked(current) if source is None else [source]
                 if missing := [one for one in asked if one not in known]:
                     waiting += missing
                     continue
@@ -123,9 +140,13 @@ class Ranks:
         if node._op == "get_attr":
             weight = weight_at(self._program, target)
             return None if weight is None else weight.dim()
+        if target in _OF_SIZES and node._op == "call_method" and not node._kwargs:
+            return _count_of_sizes(node._args[1:])
         ranks = [rank for one in asked if (rank := self._known.get(one)) is not None]
         if not ranks or len(ranks) < len(asked):
             return None
+        if self._source(node) is not None:
+            return ranks[0]
         if target in _OF_TWO or target is torch.cat:
             # Others may be given by name.
             return max(ranks) if set(node.all_input_nodes) <= set(asked) else None
@@ -133,7 +154,7 @@ class Ranks:
             return ranks[0] if _keeps_dimensions(node) else None
         if target in _REDUCING:
             return ranks[0] if node._kwargs.get("keepdim") is True else None
-        return None if self._source(node) is None else ranks[0]
+        return None
 
 
 def _asked(node: Node) -> list[Node]:
@@ -142,6 +163,15 @@ def _asked(node: Node) -> list[Node]:
         parts = node._args[0] if node._args else ()
         return [one for one in parts if isinstance(one, Node)] if isinstance(parts, (list, tuple)) else []
     return [one for one in node._args[: 2 if node._target in _OF_TWO else 1] if isinstance(one, Node)]
+
+
+def _count_of_sizes(sizes: tuple[Any, ...]) -> int | None:
+    """Return how many sizes a method is given; None where one value may hold all of them."""
+    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
+        sizes = tuple(cast("tuple[Any, ...]", sizes[0]))
+    elif len(sizes) == 1 and isinstance(sizes[0], Node):
+        return None
+    return len(sizes) if all(type(one) is int or isinstance(one, Node) for one in sizes) else None
 
 
 def _keeps_dimensions(node: Node) -> bool:

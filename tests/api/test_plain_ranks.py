@@ -80,6 +80,38 @@ def computes(x):
     return y[:, :2, 1:]
 
 
+class Attends(nn.Module):
+    """As transformers for pictures do it."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.first = (
+            nn.MultiheadAttention(4, 2, batch_first=True),
+            nn.Parameter(torch.ones(1, 1, 4)),
+        )
+
+    def forward(self, x):
+        batch = x.shape[0]
+        y = x.reshape(batch, 4, 36).permute(0, 2, 1)
+        y = torch.cat([self.first.expand(batch, -1, -1), y], 1)
+        attended, weights = self.attention(y, y, y)
+        z = torch.transpose(attended.float() + y, 1, 2).view((batch, 4, -1))
+        return z.masked_fill(z > 0, 0.0).reshape(z.shape), weights
+
+
+def test_sizes_that_are_given_say_how_many():
+    told = told_and_found(Attends().eval(), IMAGE)
+    assert all(rank in {found, None} for _, rank, found in told)
+    named = {name: rank for name, rank, _ in told}
+    ranks = [
+        named[name] for name in ("reshape", "permute", "expand", "cat", "getitem_1", "view", "masked_fill")
+    ]
+    assert ranks == [3] * 7
+    assert (
+        named["reshape_1"] is named["getitem_2"] is None
+    )  # One value holds all sizes; weights may be fewer.
+
+
 def broadcasts(x, row):
     return torch.mul(x, row) + row.add(2.0) - 1
 
