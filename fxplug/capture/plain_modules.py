@@ -17,7 +17,7 @@ from torch import nn
 
 from fxplug.capture.bytecode import read_once
 from fxplug.capture.plain_code import reads_method
-from fxplug.capture.plain_holdings import is_constant, is_harmless, is_library_class
+from fxplug.capture.plain_holdings import CONSTANTS, is_constant, is_harmless, is_library_class
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -166,7 +166,11 @@ def _is_named_plainly(module: nn.Module) -> bool:
     if not _NAMING.isdisjoint(held):
         return False
     if is_library_class(type(module)):
-        return all(map(_has_text_of_python, held.values()))
+        # Most are of a few classes, and a model has hundreds of layers with dozens of attributes.
+        others = set(map(type, held.values())) - _OF_PYTHON
+        return not others or all(
+            _has_text_of_python(value) for value in held.values() if type(value) in others
+        )
     own = [base.__dict__ for base in type(module).__mro__ if not is_library_class(base)]
     return all(_makes_text(held[name], module) for held in own for name in _NAMING if name in held)
 
@@ -175,11 +179,13 @@ def _has_text_of_python(value: Any) -> bool:
     """Return whether no code of a program runs where a text is made of an attribute of a layer."""
     kind = type(value)
     if kind in {list, tuple}:
-        return all(map(_has_text_of_python, value))
+        return _OF_PYTHON.issuperset(map(type, value)) or all(map(_has_text_of_python, value))
     return is_constant(value) or kind in _OF_LAYERS
 
 
 _OF_LAYERS = frozenset({dict, OrderedDict, set, torch.Tensor, nn.Parameter, weakref.ref, type(None)})
+_OF_PYTHON = CONSTANTS | _OF_LAYERS
+"""Classes of attributes of layers whose texts Python and torch make."""
 
 
 def _makes_text(method: Any, module: nn.Module) -> bool:
