@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
     from fxplug.capture.plain_functions import PlainPart
 
-__all__ = ["may_be_converted", "may_be_values", "put_back_weights", "tables_of_containers", "weights_in"]
+__all__ = ["may_be_converted", "may_be_values", "tables_of_containers"]
 
 _CONTAINERS = (nn.ModuleDict, nn.ModuleList, nn.Sequential)
 _OF_LISTS = frozenset({"append", "clear", "extend", "insert", "items", "keys", "pop", "update", "values"})
 """Methods that lists and dicts have, too. They change nothing but the table of a container, which is looked at."""
 _CONVERTING = frozenset({"bfloat16", "cpu", "cuda", "double", "float", "half", "to", "type"})
-"""Methods that tensors have, too. Of a module they change nothing but its weights, which are looked at."""
+"""Methods that tensors have, too. Of a module they convert its weights, of which torch tells, and exchange its buffers,
+which are looked at."""
 _NAMING = frozenset({"__repr__", "_get_name", "extra_repr"})
 """What runs where a text is made of a module."""
 
@@ -60,34 +61,6 @@ def may_be_converted(parts: Collection[PlainPart]) -> bool:
     """Return whether functions that handle modules call methods by which modules convert their weights."""
     return any(part.handles_modules for part in parts) and not all(
         _CONVERTING.isdisjoint(part.of_values) for part in parts
-    )
-
-
-def weights_in(modules: Iterable[nn.Module]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield the parameters of modules, and their gradients, each with a tensor that has its memory."""
-    for module in modules:
-        for weight in module.__dict__["_parameters"].values():
-            held = () if weight is None else (weight, weight.grad)
-            yield from ((one, one.detach()) for one in held if one is not None)
-
-
-def put_back_weights(weights: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> bool:
-    """Give parameters the memory that they had; return whether any had another one, or was of another class.
-
-    Args:
-        weights: As from `weights_in`.
-    """
-    changed = [(weight, before) for weight, before in weights if not _has_memory_of(weight, before)]
-    for weight, before in changed:
-        weight.data = before
-    return bool(changed)
-
-
-def _has_memory_of(weight: torch.Tensor, before: torch.Tensor) -> bool:
-    return (
-        weight.dtype is before.dtype
-        and weight.data_ptr() == before.data_ptr()
-        and weight.stride() == before.stride()
     )
 
 

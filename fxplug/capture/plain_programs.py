@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
-from fxplug.capture.calls import unheard
 from fxplug.capture.hazards import scan_of
 from fxplug.capture.plain_functions import PlainPart, holds_the_same, layout_of, plain_parts
 from fxplug.capture.plain_holdings import (
@@ -20,17 +19,13 @@ from fxplug.capture.plain_holdings import (
 from fxplug.capture.plain_modules import (
     may_be_converted,
     may_be_values,
-    put_back_weights,
     tables_of_containers,
-    weights_in,
 )
 from fxplug.semantics.internals import global_hook_tables, is_run_as_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from types import CodeType, FunctionType
-
-    import torch
 
 __all__ = ["MissedProgramError", "PlainProgram", "plain_program", "put_back"]
 
@@ -54,8 +49,6 @@ class PlainProgram(NamedTuple):
     """Whether they ask of which class values are."""
     containers: list[tuple[Any, Any]]
     """The lists and dicts of constants that they read off modules, each with a copy."""
-    weights: list[tuple[torch.Tensor, torch.Tensor]]
-    """The parameters, if they may convert modules, each with a tensor that has its memory."""
 
     @property
     def asking(self) -> list[tuple[dict[str, Any], frozenset[str]]]:
@@ -183,24 +176,18 @@ def _reads_training(parts: Iterable[PlainPart]) -> bool:
 def _on_examples(modules: Collection[nn.Module], parts: list[PlainPart]) -> tuple[Any, ...]:
     """Return what `PlainProgram` has of programs that are plain on examples alone."""
     if not parts:
-        return False, False, [], []
+        return False, False, []
     needs_examples = any(part.needs_examples for part in parts)
     asks_for_classes = any(not _OF_CLASSES.isdisjoint(scan_of(part.live).globals) for part in parts)
     return (
         needs_examples,
         asks_for_classes,
         [(value, value.copy()) for value in _containers_in(modules, parts)],
-        _weights_in(modules) if may_be_converted(parts) else [],
     )
 
 
-def _weights_in(modules: Iterable[nn.Module]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    with unheard():
-        return list(weights_in(modules))
-
-
 def _containers_in(modules: Iterable[nn.Module], parts: list[PlainPart]) -> Iterator[Any]:
-    """Yield the lists and dicts that functions read off modules, and the tables of containers that they handle."""
+    """Yield the lists and dicts that functions read off modules, and the tables of modules that they may change."""
     names = frozenset[str]().union(*(part.containers for part in parts))
     for module in modules if names else ():
         held = module.__dict__
@@ -208,27 +195,23 @@ def _containers_in(modules: Iterable[nn.Module], parts: list[PlainPart]) -> Iter
     if any(part.handles_modules for part in parts):
         yield from tables_of_containers(modules)
     if may_be_converted(parts):
-        for module in modules:
-            yield from (module.__dict__["_buffers"], module.__dict__["_parameters"])
+        yield from (module.__dict__["_buffers"] for module in modules)
 
 
-def put_back(plain: PlainProgram) -> None:
-    """Put back into lists and dicts what was in them, and into parameters.
+def put_back(containers: Iterable[tuple[Any, Any]]) -> None:
+    """Put back into lists and dicts what was in them.
 
     Args:
-        plain: The program that has run.
+        containers: Each with a copy of what it was.
 
     Raises:
-        MissedProgramError: It has changed one, which was taken for a constant.
+        MissedProgramError: A program has changed one, which was taken for a constant.
     """
-    containers = plain.containers
-    with unheard():
-        is_converted = put_back_weights(plain.weights)
     changed = [(value, before) for value, before in containers if not _is_like(value, before)]
     for value, before in changed:
         value.clear()
         (value.extend if isinstance(value, list) else value.update)(before)
-    if changed or is_converted:
+    if changed:
         raise MissedProgramError
 
 

@@ -536,7 +536,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self._end_in(session)
             self._refusals += filter(was_caught, made)
             if self._plain is not None and self._plain.containers:
-                put_back(self._plain)
+                put_back(self._plain.containers)
         self._refuse_what_was_caught()
         return result
 
