@@ -591,6 +591,12 @@ def test_another_layer_in_a_module_is_looked_at(plainly):
             super().__init__()
             self.step = step
 
+        def forward(self, x):
+            return x
+
+    alike = nn.Sequential(*(Holding(Stepping(nn.Linear(4, 4))) for _ in range(2))).eval()
+    assert [fxplug.trace(alike, (X,))] == plainly
+    plainly.clear()
     seen = []
     net = nn.Sequential(Holding(Stepping(nn.Linear(4, 4))), Holding(Stepping(seen.append))).eval()
     with pytest.raises(TraceError, match="step"):
