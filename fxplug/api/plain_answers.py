@@ -25,6 +25,7 @@ from fxplug.api.plain_guesses import Guess, Guesses
 from fxplug.api.plain_judging import writes_in_place
 from fxplug.api.plain_ranks import Ranks
 from fxplug.api.plain_run import BegunRun, Checks, compute
+from fxplug.api.plain_shapes import Shapes, shapes_of
 from fxplug.capture.calls import unheard
 from fxplug.capture.examples.asking import INSIDE
 from fxplug.capture.examples.guarding import expression, guard_at, is_metadata
@@ -35,6 +36,7 @@ from fxplug.ir.guards import Guard
 from fxplug.ir.node import ERASED
 from fxplug.semantics.checks import check_equal, check_length, check_true, same_value, the_same
 from fxplug.semantics.random_state import kept_random_state
+from fxplug.semantics.shapes.abstract import AbstractTensor
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -92,6 +94,7 @@ class PlainAnswers:
         """How many parts those have that the program goes through."""
         self._given: dict[Node, torch.Tensor] = {}
         self._places: dict[Any, Guard] = {}
+        self._shapes: Any = _UNASKED
 
     @contextmanager
     def heard_by(self, tracer: Tracer) -> Generator[None]:
@@ -121,6 +124,8 @@ class PlainAnswers:
         sources = [cast("Node", read._args[0]) for read in reads]
         is_at_entry = all(source._op == "placeholder" for source in sources)
         value = self._known_value(tracer, node)
+        if value is None and type(shaped := self._shaped(tracer, node)) in _NUMBERS:
+            value = shaped
         guess = None if value is not None or is_at_entry else self._guess(node)
         if value is not None:
             self.told[node] = value
@@ -232,6 +237,12 @@ class PlainAnswers:
         self.note_writes(tracer)
         with unheard():
             value = self._told(tracer, node, name)
+            if (
+                value is None
+                and name in _OF_ELEMENTS
+                and self._shaped(tracer, node).__class__ is AbstractTensor
+            ):
+                value = self._shapes.dtype if name == "dtype" else _CPU
             is_told = value is not None
             if not is_told:
                 value = getattr(self._value_of(tracer, node), name)
@@ -270,8 +281,8 @@ class PlainAnswers:
             count = cast("int", node._args[1])
         else:
             self.note_writes(tracer)
-            value = self._value_of(tracer, node)
-            if type(value) is not tuple:
+            value = self._shaped(tracer, node)
+            if type(value) is not tuple and type(value := self._value_of(tracer, node)) is not tuple:
                 return None
             count = len(value)
         tracer.has_checks = True
@@ -283,7 +294,7 @@ class PlainAnswers:
         """Return how many sizes there are, which follows from how many dimensions inputs have; None for a number."""
         self.note_writes(tracer)
         value = self._known_value(tracer, node)
-        if value is None:
+        if value is None and type(value := self._shaped(tracer, node)) is not torch.Size:
             value = self._value_of(tracer, node)
         if type(value) is not torch.Size:
             return None
@@ -297,6 +308,8 @@ class PlainAnswers:
             return None
         self.note_writes(tracer)
         known = self._known_value(tracer, node)
+        if known is None and type(known := self._shaped(tracer, node)) is not int:
+            known = None
         value = self._value_of(tracer, node) if known is None else known
         if type(value) is not int:
             return None
@@ -381,6 +394,31 @@ class PlainAnswers:
                 given = (*self._args, *tracer.left_out.values())
                 self.run = BegunRun(tracer.graph, given, calls, self.checks)
             return self.run.value_of(node)
+
+    def _shaped(self, tracer: Tracer, node: Node) -> Any:
+        """Return what is known of a value without a run; None where that is nothing."""
+        if not self._tells:
+            return None
+        with unheard():
+            shapes = self._shapes
+            if shapes is _UNASKED:
+                calls = tracer.layer_calls
+                given = (*self._args, *tracer.left_out.values())
+                shapes = shapes_of(
+                    self._program, given, tracer.graph._sentinel, [] if calls is None else calls
+                )
+                self._shapes = shapes
+            return None if shapes is None else shapes.of(node)
+
+    def is_known_to_run(self, tracer: Tracer, output: Node) -> bool:
+        """Return whether a program is known to raise no error, and to compute what was told without a run.
+
+        Args:
+            tracer: Has traced it.
+            output: The last node.
+        """
+        self._shaped(tracer, output)
+        return isinstance(self._shapes, Shapes) and self._shapes.are_as_told(output, self.checks)
 
     def _known_value(self, tracer: Tracer, node: Node) -> Any:
         """Return a number that hangs on inputs, and on how many dimensions values have, alone; None for others."""
@@ -474,6 +512,9 @@ class PlainAnswers:
             tracer.create_node("call_function", check_true, (predicate, str(guard)), {})
 
 
+_UNASKED = object()
+_CPU = torch.device("cpu")
+_OF_ELEMENTS = frozenset({"device", "dtype"})
 _NUMBERS = frozenset({bool, int, float})
 _CLASSES = frozenset({torch.Tensor, tuple})
 """Classes of values that are the same for all inputs."""

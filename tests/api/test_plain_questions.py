@@ -443,16 +443,16 @@ def test_an_error_before_the_question_is_the_program_s_own(plainly):
     assert plainly == [None]
 
 
-def of_what_is_multiplied(self, x):
+def of_what_is_in_a_product(self, x):
     y = x @ x.transpose(-2, -1)
-    return y * 2 if y.size(1) == x.size(1) else y[:, :-1]
+    return y * 2 if (y < 1e9).all() else y[:, :-1]
 
 
 def test_values_that_take_much_memory_are_not_kept(plainly, monkeypatch):
     monkeypatch.setattr(BegunRun, "most", X.nbytes // 2)
-    captured = fxplug.trace(net_of(of_what_is_multiplied), (X,))
+    captured = fxplug.trace(net_of(of_what_is_in_a_product), (X,))
     assert plainly == [None]
-    torch.testing.assert_close(captured(X), net_of(of_what_is_multiplied)(X))
+    torch.testing.assert_close(captured(X), net_of(of_what_is_in_a_product)(X))
 
 
 def test_inputs_do_not_count_among_them(plainly, monkeypatch):

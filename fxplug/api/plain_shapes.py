@@ -1,0 +1,242 @@
+"""What is known of the values of a plain program without a run: the sizes of all, and what is in those of integers.
+
+A run of what was traced of a plain program tells which error the program raises, and whether what was told without a
+run is so. Where the sizes of all values follow from those of inputs and weights, by functions and layers of which it is
+known when they raise an error, both are known, and nobody has to run it (ADR 0026).
+"""
+
+# Each node of a network is looked at here: its slots are read, not the properties in front of them.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fxplug.capture.arguments import PLAIN_TYPES
+from fxplug.execute.paths import module_at, weight_at
+from fxplug.ir import Node, map_arg
+from fxplug.semantics.internals import are_calls_heard, is_under_modes
+from fxplug.semantics.libraries import what_does
+from fxplug.semantics.shapes.abstract import AbstractFlags, AbstractTensor, UnknownShapeError
+from fxplug.semantics.shapes.functions import FUNCTIONS, METHODS, are_intact
+from fxplug.semantics.shapes.integers import CREATING, compute, holds_tensors, known_value
+from fxplug.semantics.shapes.layers import shape_of_attention, shape_of_layer
+from fxplug.semantics.shapes.reading import converted, read_attribute
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from fxplug.api.plain_run import Checks
+    from fxplug.capture.layer_records import LayerCall
+    from fxplug.semantics.shapes.abstract import Memory
+
+__all__ = ["Shapes", "shapes_of"]
+
+_DTYPES = frozenset({torch.float32, torch.float64})
+_MOST_ELEMENTS = 2**28
+"""How many elements a value may have: for more there may be no memory."""
+
+
+def shapes_of(
+    root: nn.Module, args: Sequence[Any], before: Node, calls: Sequence[LayerCall]
+) -> Shapes | None:
+    """Return what tells what is known of values; None where nothing may be told.
+
+    Args:
+        root: What the paths in the nodes refer to.
+        args: One value for each placeholder.
+        before: The node in front of the placeholders.
+        calls: The calls of layers, in order; the trace adds others.
+    """
+    # These let functions return or raise something else than they usually do.
+    if are_calls_heard() or is_under_modes() or torch.is_autocast_enabled("cpu"):
+        return None
+    if torch.are_deterministic_algorithms_enabled() or not are_intact():
+        return None
+    tensors = (one for one in (*args, *root.parameters()) if isinstance(one, torch.Tensor))
+    dtype = next((one.dtype for one in tensors if one.is_floating_point()), None)
+    return Shapes(root, args, before, calls, dtype) if dtype in _DTYPES else None
+
+
+class Shapes:
+    """Goes through a program that is being traced, with what is known of values in the place of values.
+
+    Args:
+        root: What the paths in the nodes refer to.
+        args: One value for each placeholder.
+        before: The node in front of the placeholders.
+        calls: The calls of layers, in order; the trace adds others.
+        dtype: What all tensors have, but for those of integers.
+    """
+
+    def __init__(
+        self,
+        root: nn.Module,
+        args: Sequence[Any],
+        before: Node,
+        calls: Sequence[LayerCall],
+        dtype: torch.dtype,
+    ) -> None:
+        self._root = root
+        self._inputs = iter(args)
+        self._calls = calls
+        self.dtype = dtype
+        self._values: dict[Node, Any] = {}
+        """What is known of each value, but for the inside of layers: an abstract tensor, or all of it."""
+        self._last = before
+        self._count = 0
+        """How many of the calls were gone through."""
+        self._is_over = False
+        """Whether there was anything of which nothing is known."""
+
+    def of(self, node: Node) -> Any:
+        """Return what is known of a value, behind which there may be others; None if that is nothing."""
+        return self._values[node] if self._go_to(node) else None
+
+    def are_as_told(self, output: Node, checks: Checks) -> bool:
+        """Return whether a program raises no error, and all checks of a run would find what was told, as far as known.
+
+        Args:
+            output: The last node of the program.
+            checks: What a run would look at.
+        """
+        if not self._go_to(output):
+            return False
+        values = self._values
+        try:
+            return (
+                all(_is_same(values[node], value) for node, value in checks.told.items())
+                and all(_is_plain_tensor(values[node]) for node in checks.tensors)
+                and all(len(_sizes(values[node])) == rank for node, rank in checks.ranks.items())
+                and all(self._wrote_to_own(node) for node in checks.writing)
+                and not (checks.refuses_none and self._has_none)
+            )
+        except (KeyError, UnknownShapeError):  # What is inside of a layer is not known.
+            return False
+
+    _has_integers = False
+    """Whether there are tensors of integers or flags, which are computed."""
+    _has_none = False
+    """Whether any part of a value is None."""
+
+    def _wrote_to_own(self, node: Node) -> bool:
+        """Return whether a node wrote to its first argument, to no weight and to no input then."""
+        values = self._values
+        # Inside of a layer it has written to what that was given.
+        return node not in values or values[node] is values[node.all_input_nodes[0]]
+
+    def _go_to(self, node: Node) -> bool:
+        """Go through the program up to a node; return whether something is known of all up to it."""
+        if node not in self._values and not self._is_over:
+            try:
+                self._go_on(node)
+            except Exception:  # A shape function that is given what it does not know may raise anything.
+                self._is_over = True
+        return node in self._values
+
+    def _go_on(self, node: Node) -> None:
+        values, calls, dtype = self._values, self._calls, self.dtype
+        at = self._last._next
+        begin = calls[self._count][2] if self._count < len(calls) else None
+        while node not in values:
+            if at is begin:
+                layer, given, _, at, result = calls[self._count]
+                value = shape_of_layer(layer, values[given], dtype)
+                self._count += 1
+                begin = calls[self._count][2] if self._count < len(calls) else None
+            else:
+                result = at
+                value = self._value(at)
+            if value.__class__ is AbstractTensor and math.prod(value.sizes) > _MOST_ELEMENTS:
+                raise UnknownShapeError
+            values[result] = value
+            self._last, at = at, at._next
+
+    def _value(self, node: Node) -> Any:
+        """Return what is known of a value, from those that it uses."""
+        op, target, values = node._op, node._target, self._values
+        if op == "placeholder":
+            return self._noted(next(self._inputs), "given")
+        if op == "get_attr":
+            return self._noted(weight_at(self._root, str(target)), "given")
+        args = [
+            values[one]
+            if one.__class__ is Node
+            else one
+            if one.__class__ in PLAIN_TYPES
+            else map_arg(one, values.__getitem__)
+            for one in node._args
+        ]
+        kwargs = {name: map_arg(one, values.__getitem__) for name, one in node._kwargs.items()}
+        if op == "output":
+            return None
+        if op == "call_module":
+            return shape_of_attention(module_at(self._root, str(target)), args, kwargs, self.dtype)
+        if target in CREATING or (self._has_integers and holds_tensors((*args, *kwargs.values()))):
+            return self._noted(compute(op, target, args, kwargs), "own")
+        return self._shape(op, target, args, kwargs)
+
+    def _noted(self, value: Any, memory: Memory) -> Any:
+        """Return what is known of a value that there is."""
+        known = known_value(value, self.dtype, memory)
+        self._has_integers = self._has_integers or (isinstance(value, torch.Tensor) and known is value)
+        return known
+
+    def _shape(self, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Return what is known of what a call gives that is not computed."""
+        if op == "call_method":
+            method = METHODS.get(target)
+            if method is None or args[0].__class__ is not AbstractTensor:
+                return converted(args[0], target, args[1:], self.dtype, **kwargs)
+            return method(*args, **kwargs)
+        if target is getattr:
+            return read_attribute(*args, dtype=self.dtype)
+        function = FUNCTIONS.get(target)
+        if function is None:
+            return _of_library(target, *args, **kwargs)
+        value = function(*args, **kwargs)
+        self._has_none = self._has_none or (value is None and target is operator.getitem)
+        return value
+
+
+def _is_same(value: Any, told: Any) -> bool:
+    return not _is_tensor(value) and type(value) is type(told) and bool(value == told)
+
+
+def _is_tensor(value: Any) -> bool:
+    return value.__class__ in _TENSORS
+
+
+_TENSORS = frozenset({AbstractFlags, AbstractTensor, torch.Tensor})
+
+
+def _is_plain_tensor(value: Any) -> bool:
+    """Return whether a value is a tensor of no other class than `torch.Tensor`."""
+    return _is_tensor(value) and not (value.__class__ is AbstractTensor and value.memory == "weight")
+
+
+def _sizes(value: Any) -> tuple[int, ...]:
+    return value.shape if value.__class__ is torch.Tensor else value.sizes
+
+
+def _of_library(target: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return what a function gives that is neither one of torch nor an operator."""
+    if target is OrderedDict and not kwargs:
+        return OrderedDict(*args)
+    if what_does(target) == "drops in training":
+        return _undropped(*args, **kwargs)
+    raise UnknownShapeError
+
+
+def _undropped(input: Any, p: Any, mode: Any, training: Any = None) -> Any:  # noqa: A002 - it is called so
+    """Return what a function gives that drops rows or batches in training: outside of that what it is given."""
+    if training is not False or type(p) is not float or not 0 <= p <= 1 or mode not in {"batch", "row"}:
+        raise UnknownShapeError
+    return input

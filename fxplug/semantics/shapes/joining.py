@@ -1,0 +1,112 @@
+"""Shape functions of what joins tensors, repeats or picks their rows, and reduces them along dimensions."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fxplug.semantics.shapes.operands import (
+    given_sizes,
+    new_tensor,
+    place_of,
+    places_of,
+    require,
+    sizes_of,
+    tensor_of,
+)
+
+if TYPE_CHECKING:
+    from fxplug.semantics.shapes.abstract import AbstractTensor
+
+__all__ = ["embedded", "joined", "looked_up", "norm", "reduced", "repeated", "rolled", "stacked", "varied"]
+
+
+def joined(tensors: Any, dim: Any = 0) -> AbstractTensor:
+    """Return what `torch.cat` gives."""
+    parts = [tensor_of(one) for one in tensors]
+    sizes = list(parts[0].sizes)
+    place = place_of(dim, len(sizes))
+    for part in parts:
+        require(len(part.sizes) == len(sizes))
+        require((*part.sizes[:place], *part.sizes[place + 1 :]) == (*sizes[:place], *sizes[place + 1 :]))
+    sizes[place] = sum(part.sizes[place] for part in parts)
+    return new_tensor(sizes, "unknown" if any(part.order == "unknown" for part in parts) else "contiguous")
+
+
+def stacked(tensors: Any, dim: Any = 0) -> AbstractTensor:
+    """Return what `torch.stack` gives."""
+    parts = [tensor_of(one) for one in tensors]
+    sizes = parts[0].sizes
+    require(all(part.sizes == sizes for part in parts))
+    place = place_of(dim, len(sizes) + 1)
+    return new_tensor((*sizes[:place], len(parts), *sizes[place:]))
+
+
+def reduced(x: Any, dim: Any = None, keepdim: Any = False) -> AbstractTensor:
+    """Return what is left where some dimensions, or all, are reduced to one value."""
+    sizes = tensor_of(x).sizes
+    require(type(keepdim) is bool)
+    places = range(len(sizes)) if dim is None else places_of(dim, len(sizes))
+    require(dim is None or places)
+    kept = [
+        1 if place in places else size for place, size in enumerate(sizes) if keepdim or place not in places
+    ]
+    return new_tensor(kept, x.order if x.order == "contiguous" else "unknown")
+
+
+def varied(x: Any, dim: Any = None, unbiased: Any = True, keepdim: Any = False) -> AbstractTensor:
+    """Return what a variance or standard deviation gives."""
+    found = reduced(x, dim, keepdim)
+    # A variance of one value is one of none, of which torch warns.
+    require(type(unbiased) is bool and math.prod(found.sizes) < math.prod(x.sizes))
+    return found
+
+
+def norm(x: Any, p: Any = 2, dim: Any = None, keepdim: Any = False) -> AbstractTensor:
+    """Return what a norm gives."""
+    require(p in {1, 2})
+    return reduced(x, dim, keepdim)
+
+
+def rolled(x: Any, shifts: Any, dims: Any = None) -> AbstractTensor:
+    """Return what `torch.roll` gives."""
+    sizes = tensor_of(x).sizes
+    if dims is not None:
+        shifts = (shifts,) if shifts.__class__ is int else tuple(shifts)
+        require(len(places_of(dims, len(sizes))) == len(shifts))
+        for one in shifts:
+            require(one.__class__ is int)
+    else:
+        require(shifts.__class__ is int)
+    return new_tensor(sizes)
+
+
+def looked_up(indices: torch.Tensor, table: Any) -> AbstractTensor:
+    """Return what looking up rows of a table gives.
+
+    Args:
+        indices: Integers, of any shape.
+        table: The sizes of a table, or an abstract tensor.
+    """
+    count, *row = sizes_of(table)
+    require(type(indices) is torch.Tensor and indices.dtype in {torch.int32, torch.int64})
+    require(indices.numel() and int(indices.min()) >= 0 and int(indices.max()) < count)
+    return new_tensor((*indices.shape, *row), "contiguous" if len(row) == 1 else "unknown")
+
+
+def embedded(input: Any, weight: Any, padding_idx: Any = None) -> AbstractTensor:
+    """Return what `torch.nn.functional.embedding` gives."""
+    matrix = 2
+    require(len(tensor_of(weight).sizes) == matrix)
+    require(padding_idx is None or (type(padding_idx) is int and 0 <= padding_idx < weight.sizes[0]))
+    return looked_up(input, weight)
+
+
+def repeated(x: Any, *sizes: Any) -> AbstractTensor:
+    """Return what `repeat` gives."""
+    old, counts = tensor_of(x).sizes, given_sizes(sizes)
+    require(len(counts) >= len(old) and all(one > 0 for one in counts))
+    old = (1,) * (len(counts) - len(old)) + old
+    return new_tensor([size * count for size, count in zip(old, counts, strict=True)])

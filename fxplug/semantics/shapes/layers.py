@@ -1,0 +1,278 @@
+"""Shape functions of layers: what the forwards of torch's layers return, told from their settings and weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fxplug.semantics.shapes.abstract import AbstractTensor, UnknownShapeError, sizes_of_weight
+from fxplug.semantics.shapes.joining import looked_up
+from fxplug.semantics.shapes.networks import (
+    adaptively_pooled,
+    convolved,
+    group_normed,
+    interpolated,
+    layer_normed,
+    linearly_mapped,
+    normed_with_statistics,
+    pooled,
+    transposed_convolved,
+)
+from fxplug.semantics.shapes.operands import is_positive
+from fxplug.semantics.shapes.pointwise import bent, bent_by, elementwise, in_place, softened
+from fxplug.semantics.shapes.views import flattened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["LAYERS", "shape_of_attention", "shape_of_layer"]
+
+
+def shape_of_layer(layer: nn.Module, given: Any, dtype: torch.dtype) -> AbstractTensor:
+    """Return what the forward of a layer returns.
+
+    Args:
+        layer: A layer that is no container and has torch's own forward.
+        given: Its only input.
+        dtype: What all tensors of the program have.
+
+    Raises:
+        UnknownShapeError: Nothing is known of the layer.
+        Exception: It cannot be told what it returns, or whether it raises an error.
+    """
+    return LAYERS[layer.__class__](layer, given, dtype)
+
+
+def shape_of_attention(
+    layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: torch.dtype
+) -> tuple[AbstractTensor, AbstractTensor | None]:
+    """Return what attention returns.
+
+    Args:
+        layer: A layer that has torch's own forward.
+        args: Queries, keys and values.
+        kwargs: What else is given to it.
+        dtype: What all tensors of the program have.
+
+    Raises:
+        Exception: It cannot be told what it returns, or whether it raises an error.
+    """
+    query, key, value = args
+    is_usual = type(layer) is nn.MultiheadAttention and layer._qkv_same_embed_dim and not layer.add_zero_attn  # pyright: ignore[reportPrivateUsage]
+    if not is_usual or layer.training or layer.bias_k is not None or layer.bias_v is not None:
+        raise UnknownShapeError
+    if (
+        not {"need_weights"}.issuperset(kwargs)
+        or type(needed := kwargs.get("need_weights", True)) is not bool
+    ):
+        raise UnknownShapeError
+    first, second, width = query.sizes
+    length, batch = (second, first) if layer.batch_first else (first, second)
+    places = key.sizes[1] if layer.batch_first else key.sizes[0]
+    expected = (batch, places, width) if layer.batch_first else (places, batch, width)
+    weights = (layer.in_proj_weight, layer.in_proj_bias, layer.out_proj.weight, layer.out_proj.bias)
+    found = tuple([_optional(one, dtype) for one in weights])
+    if (
+        width != layer.embed_dim
+        or layer.head_dim * layer.num_heads != width
+        or key.sizes != expected
+        or value.sizes != expected
+        or found[::2] != ((3 * width, width), (width, width))
+        or found[1] not in (None, (3 * width,))
+        or found[3] not in (None, (width,))
+    ):
+        raise UnknownShapeError
+    looks = AbstractTensor((batch, length, places), "unknown", "own") if needed else None
+    return AbstractTensor(query.sizes, "unknown", "own"), looks
+
+
+def _optional(weight: Any, dtype: torch.dtype) -> torch.Size | None:
+    return None if weight is None else sizes_of_weight(weight, dtype)
+
+
+def _weights_of(layer: nn.Module) -> tuple[Any, Any]:
+    """Return the weight and the bias of a layer, of which its forward reads them.
+
+    Asking the layer itself takes longer: it looks for what it has in three tables.
+    """
+    own = layer.__dict__
+    if "weight" in own or "bias" in own:
+        raise UnknownShapeError
+    parameters = own["_parameters"]
+    return parameters["weight"], parameters["bias"]
+
+
+def _convolution(dims: int) -> Callable[[Any, Any, torch.dtype], AbstractTensor]:
+    def apply(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+        own, (weight, bias) = layer.__dict__, _weights_of(layer)
+        if own["padding_mode"] != "zeros" or len(x.sizes) != dims + 2:
+            raise UnknownShapeError
+        sizes, offset = sizes_of_weight(weight, dtype), _optional(bias, dtype)
+        settings = own["stride"], own["padding"], own["dilation"], own["groups"]
+        return convolved(x, sizes, offset, settings, is_contiguous=weight.is_contiguous())
+
+    return apply
+
+
+def _transposed_convolution(dims: int) -> Callable[[Any, Any, torch.dtype], AbstractTensor]:
+    def apply(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+        if len(x.sizes) != dims + 2:
+            raise UnknownShapeError
+        weight, bias = _weights_of(layer)
+        settings = layer.stride, layer.padding, layer.dilation, layer.groups
+        sizes, offset = sizes_of_weight(weight, dtype), _optional(bias, dtype)
+        return transposed_convolved(x, sizes, offset, settings, layer.output_padding)
+
+    return apply
+
+
+def _batch_norm(*ranks: int) -> Callable[[Any, Any, torch.dtype], AbstractTensor]:
+    def apply(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+        own, (weight, bias) = layer.__dict__, _weights_of(layer)
+        if own["training"] or len(x.sizes) not in ranks or not is_positive(own["eps"]):
+            raise UnknownShapeError
+        if "running_mean" in own or "running_var" in own:
+            raise UnknownShapeError
+        buffers = own["_buffers"]
+        mean, variance = (
+            sizes_of_weight(buffers["running_mean"], dtype),
+            sizes_of_weight(buffers["running_var"], dtype),
+        )
+        return normed_with_statistics(x, (mean, variance), _optional(weight, dtype), _optional(bias, dtype))
+
+    return apply
+
+
+def _layer_norm(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    own, (weight, bias) = layer.__dict__, _weights_of(layer)
+    sizes, offset = _optional(weight, dtype), _optional(bias, dtype)
+    return layer_normed(x, own["normalized_shape"], sizes, offset, own["eps"])
+
+
+def _group_norm(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    weight, bias = _weights_of(layer)
+    sizes, offset = _optional(weight, dtype), _optional(bias, dtype)
+    return group_normed(x, layer.num_groups, sizes, offset, layer.eps)
+
+
+def _linear(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    weight, bias = _weights_of(layer)
+    return linearly_mapped(x, sizes_of_weight(weight, dtype), _optional(bias, dtype))
+
+
+def _activation(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    return in_place(x) if layer.__dict__.get("inplace", False) else elementwise(x)
+
+
+def _bent(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    return bent(x, approximate=layer.approximate)
+
+
+def _bent_by_slope(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    return bent_by(x, layer.negative_slope, layer.inplace)
+
+
+def _embedding(layer: Any, indices: Any, dtype: torch.dtype) -> AbstractTensor:
+    padding, table = layer.padding_idx, sizes_of_weight(layer.weight, dtype)
+    matrix = 2
+    is_usual = padding is None or -table[0] <= padding < table[0]
+    if layer.max_norm is not None or len(table) != matrix or not is_usual:
+        raise UnknownShapeError
+    return looked_up(indices, table)
+
+
+def _softmax(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    return softened(x, layer.dim)
+
+
+def _unchanged(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    if x.__class__ is not AbstractTensor:
+        raise UnknownShapeError
+    return x
+
+
+def _dropout(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    if layer.training or not 0 <= layer.p <= 1:
+        raise UnknownShapeError
+    return _unchanged(layer, x, dtype)  # It writes nothing outside of training, in place or not.
+
+
+def _flatten(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    return flattened(x, layer.start_dim, layer.end_dim)
+
+
+def _max_pooling(dims: int) -> Callable[[Any, Any, torch.dtype], AbstractTensor]:
+    def apply(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+        if layer.return_indices:
+            raise UnknownShapeError
+        settings = layer.kernel_size, layer.stride, layer.padding, layer.dilation
+        return pooled(x, settings, dims, ceil_mode=layer.ceil_mode)
+
+    return apply
+
+
+def _average_pooling(dims: int) -> Callable[[Any, Any, torch.dtype], AbstractTensor]:
+    def apply(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+        if layer.__dict__.get("divisor_override") is not None:
+            raise UnknownShapeError
+        return pooled(x, (layer.kernel_size, layer.stride, layer.padding, 1), dims, ceil_mode=layer.ceil_mode)
+
+    return apply
+
+
+def _adaptive_pooling(dims: int) -> Callable[[Any, Any, torch.dtype], AbstractTensor]:
+    return lambda layer, x, _: adaptively_pooled(x, layer.output_size, dims)
+
+
+def _upsampling(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    return interpolated(
+        x, layer.size, layer.scale_factor, layer.mode, layer.align_corners, layer.recompute_scale_factor
+    )
+
+
+def _pixel_shuffle(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    batch, channels, height, width = x.sizes
+    factor = layer.upscale_factor
+    if type(factor) is not int or factor < 1 or channels % factor**2:
+        raise UnknownShapeError
+    return AbstractTensor((batch, channels // factor**2, height * factor, width * factor), "unknown", "own")
+
+
+_ACTIVATIONS = (
+    *(nn.Hardsigmoid, nn.Hardswish, nn.Mish, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Tanh),
+)
+
+LAYERS: dict[type[nn.Module], Callable[[Any, Any, torch.dtype], AbstractTensor]] = {
+    **dict.fromkeys(_ACTIVATIONS, _activation),
+    nn.AdaptiveAvgPool1d: _adaptive_pooling(1),
+    nn.AdaptiveAvgPool2d: _adaptive_pooling(2),
+    nn.AdaptiveAvgPool3d: _adaptive_pooling(3),
+    nn.AvgPool1d: _average_pooling(1),
+    nn.AvgPool2d: _average_pooling(2),
+    nn.BatchNorm1d: _batch_norm(2, 3),
+    nn.BatchNorm2d: _batch_norm(4),
+    nn.BatchNorm3d: _batch_norm(5),
+    nn.Conv1d: _convolution(1),
+    nn.Conv2d: _convolution(2),
+    nn.Conv3d: _convolution(3),
+    nn.ConvTranspose1d: _transposed_convolution(1),
+    nn.ConvTranspose2d: _transposed_convolution(2),
+    nn.Dropout: _dropout,
+    nn.Embedding: _embedding,
+    nn.Flatten: _flatten,
+    nn.GELU: _bent,
+    nn.GroupNorm: _group_norm,
+    nn.Identity: _unchanged,
+    nn.LayerNorm: _layer_norm,
+    nn.LeakyReLU: _bent_by_slope,
+    nn.Linear: _linear,
+    nn.MaxPool1d: _max_pooling(1),
+    nn.MaxPool2d: _max_pooling(2),
+    nn.MaxPool3d: _max_pooling(3),
+    nn.PixelShuffle: _pixel_shuffle,
+    nn.Softmax: _softmax,
+    nn.Upsample: _upsampling,
+}
+"""Class of layers -> the shape function of their forwards: it takes a layer, what that is given, and the dtype."""

@@ -1,0 +1,609 @@
+"""Shape functions against torch: what they tell is so, and where they tell anything torch raises no error."""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from fxplug.semantics.shapes.abstract import AbstractFlags, AbstractTensor, UnknownShapeError, abstract
+from fxplug.semantics.shapes.functions import FUNCTIONS, METHODS
+from fxplug.semantics.shapes.integers import compute, holds_tensors, known_value
+from fxplug.semantics.shapes.layers import LAYERS, shape_of_attention, shape_of_layer
+from fxplug.semantics.shapes.reading import converted, read_attribute
+
+DTYPE = torch.float32
+
+
+@dataclass
+class Pair:
+    """A tensor, and what was told of it."""
+
+    real: Any
+    told: Any
+
+
+def is_ordered(value: torch.Tensor) -> bool:
+    steps = [step for step, size in zip(value.stride(), value.shape, strict=True) if size > 1]
+    return steps == sorted(steps, reverse=True)
+
+
+def assert_so(real: Any, told: Any) -> None:
+    """Assert that what was told of a value is so."""
+    if isinstance(told, AbstractFlags):
+        assert real.dtype is torch.bool
+        assert tuple(real.shape) == told.sizes
+    elif isinstance(told, AbstractTensor):
+        assert type(real) is (nn.Parameter if told.memory == "weight" else torch.Tensor)
+        assert real.dtype is DTYPE
+        assert tuple(real.shape) == tuple(told.sizes)
+        assert all(type(size) is int for size in told.sizes)
+        assert told.order != "contiguous" or real.is_contiguous()
+        assert told.order != "ordered" or is_ordered(real)
+    elif isinstance(told, tuple) and not isinstance(told, torch.Size):
+        assert len(real) == len(told)
+        for one, other in zip(real, told, strict=True):
+            assert_so(one, other)
+    elif isinstance(told, torch.Tensor):
+        assert torch.equal(real, told)
+    else:
+        assert type(real) is type(told)
+        assert real == told
+
+
+def memory(value: torch.Tensor) -> int:
+    return value.untyped_storage().data_ptr()
+
+
+SIZES = st.lists(st.integers(1, 4), min_size=0, max_size=4)
+LAYOUTS = st.sampled_from(["plain", "plain", "permuted", "sliced", "stretched", "channels last"])
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> torch.Tensor:
+    """Draw a tensor that lies in memory as it likes, and may require a gradient."""
+    sizes, layout = draw(SIZES), draw(LAYOUTS)
+    value = torch.rand(sizes) + 0.5
+    if layout == "permuted" and sizes:
+        value = value.permute(draw(st.permutations(range(len(sizes)))))
+    elif layout == "sliced" and sizes:
+        place = draw(st.integers(0, len(sizes) - 1))
+        value = torch.cat([value, value], place).narrow(
+            place, draw(st.integers(0, sizes[place])), sizes[place]
+        )
+    elif layout == "stretched" and sizes:
+        value = value[:1].expand(sizes)
+    elif layout == "channels last" and len(sizes) == 4:
+        value = value.to(memory_format=torch.channels_last)
+    return value.detach().requires_grad_(draw(st.booleans()))
+
+
+DIMS = st.integers(-4, 4)
+SMALL = st.integers(-1, 4)
+NUMBERS = st.one_of(st.integers(-3, 3), st.floats(-2, 2), st.just(2**40), st.booleans(), st.none())
+MANY_DIMS = st.one_of(DIMS, st.lists(DIMS, max_size=3).map(tuple), st.none())
+KEYS = st.one_of(
+    DIMS,
+    st.none(),
+    st.just(Ellipsis),
+    st.slices(4),
+    st.lists(DIMS, max_size=3),
+    st.booleans(),
+)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Stands for one of the tensors that there are."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Stands for several of them."""
+
+
+T, TS = st.just(Operand()), st.just(Operands())
+
+
+def sizes_like(value: torch.Tensor) -> st.SearchStrategy[tuple[int, ...]]:
+    """Return sizes that a tensor may be given, and some that it may not."""
+    count, sizes = value.numel(), tuple(value.shape)
+    found = [sizes, (count,), (-1,), (1, *sizes), (*sizes, 1), (*sizes, -1), (*sizes[:1], -1)]
+    found += [(-1, size) for size in sizes] + [(*sizes[:2], -1), (-1, *sizes[1:]), (2, -1), (3, -1), (-1, -1)]
+    if sizes and sizes[-1] % 2 == 0:
+        found += [(*sizes[:-1], 2, sizes[-1] // 2), (*sizes[:-1], 2, -1)]
+    if len(sizes) > 1:
+        found += [(*sizes[:-2], sizes[-2] * sizes[-1]), (sizes[0] * sizes[1], *sizes[2:])]
+    return st.one_of(st.sampled_from(found), st.lists(SMALL, max_size=4).map(tuple))
+
+
+UNARY = [
+    "abs",
+    "exp",
+    "relu",
+    "sigmoid",
+    "tanh",
+    "square",
+    "neg",
+    "clone",
+    "contiguous",
+    "t",
+    "squeeze",
+    "size",
+]
+UNARY += [
+    "dim",
+    "numel",
+    "sum",
+    "mean",
+    "amax",
+    "std",
+    "norm",
+    "relu_",
+    "sigmoid_",
+    "tanh_",
+    "exp_",
+    "unbind",
+]
+BINARY = ["add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_", "matmul", "bmm", "expand_as", "view_as"]
+METHOD_CALLS: list[tuple[str, list[st.SearchStrategy[Any]]]] = [
+    *[(name, []) for name in UNARY],
+    *[(name, [T]) for name in [*BINARY, "reshape_as"]],
+    *[(name, [NUMBERS]) for name in ("add", "sub", "mul", "div", "add_", "mul_", "pow", "clamp")],
+    *[(name, [MANY_DIMS]) for name in ("sum", "mean", "amax", "amin", "var", "std", "squeeze", "permute")],
+    *[(name, [DIMS]) for name in ("softmax", "log_softmax", "unsqueeze", "size", "unbind", "flatten")],
+    *[(name, [MANY_DIMS, st.booleans()]) for name in ("sum", "mean", "amax", "amin", "std")],
+    *[(name, [DIMS, DIMS]) for name in ("transpose", "swapaxes", "flatten", "permute", "repeat")],
+    ("norm", [st.sampled_from([1, 2, 3]), MANY_DIMS, st.booleans()]),
+    *[(name, [SMALL, DIMS]) for name in ("chunk", "split")],
+    ("split", [st.lists(SMALL, max_size=3), DIMS]),
+    ("permute", [st.permutations(range(3)).map(tuple)]),
+    ("permute", [st.permutations(range(4)).map(tuple)]),
+    ("repeat", [st.lists(SMALL, max_size=4).map(tuple)]),
+]
+ELEMENTWISE = [
+    torch.abs,
+    torch.cos,
+    torch.exp,
+    torch.sigmoid,
+    torch.relu,
+    torch.relu_,
+    torch.tanh,
+    operator.neg,
+]
+ACTIVATIONS = [F.relu, F.silu, F.hardswish, F.hardsigmoid, F.mish, F.selu, F.relu6]
+OPERATORS = [operator.add, operator.sub, operator.mul, operator.truediv, operator.iadd, operator.imul]
+OPERATORS += [operator.isub, operator.itruediv, torch.add, torch.sub, torch.mul, torch.div, operator.pow]
+COMPARISONS = [operator.eq, operator.lt, operator.ge, operator.ne]
+FUNCTION_CALLS: list[tuple[Any, list[st.SearchStrategy[Any]]]] = [
+    *[(function, [T]) for function in [*ELEMENTWISE, *ACTIVATIONS, F.gelu, torch.zeros_like, torch.flatten]],
+    *[(function, [T, st.booleans()]) for function in ACTIVATIONS],
+    *[(function, [T, st.sampled_from([0.1, True, "a"])]) for function in (F.leaky_relu, F.elu)],
+    (F.gelu, [T, st.sampled_from(["tanh", "none", "other"])]),
+    *[
+        (function, [T, T])
+        for function in [*OPERATORS, *COMPARISONS, operator.matmul, torch.matmul, torch.bmm]
+    ],
+    *[(function, [T, NUMBERS]) for function in [*OPERATORS, *COMPARISONS]],
+    *[(function, [NUMBERS, T]) for function in [*OPERATORS, *COMPARISONS]],
+    *[(function, [T, DIMS]) for function in (F.softmax, F.log_softmax, torch.softmax, torch.unbind)],
+    *[
+        (function, [T, DIMS])
+        for function in (torch.unsqueeze, torch.squeeze, torch.flatten, torch.sum, torch.mean)
+    ],
+    *[
+        (function, [T, DIMS, DIMS])
+        for function in (torch.transpose, torch.swapaxes, torch.flatten, torch.roll)
+    ],
+    *[(function, [TS, DIMS]) for function in (torch.cat, torch.stack)],
+    *[(function, [T, SMALL, DIMS]) for function in (torch.chunk, torch.split)],
+    (torch.permute, [T, st.permutations(range(3)).map(tuple)]),
+    (torch.addcmul, [T, T, T]),
+    (operator.getitem, [T, KEYS]),
+    (operator.getitem, [T, st.tuples(KEYS, KEYS)]),
+    (operator.getitem, [T, st.tuples(KEYS, KEYS, KEYS)]),
+    (F.normalize, [T, st.sampled_from([1, 2.0, 3]), DIMS]),
+    (F.dropout, [T, st.sampled_from([0.5, 0.0]), st.booleans()]),
+    (F.pad, [T, st.lists(SMALL, max_size=4)]),
+    (F.interpolate, [T, st.one_of(SMALL, st.tuples(SMALL, SMALL))]),
+    (F.interpolate, [T, st.none(), st.sampled_from([2, 0.5, 1.7]), st.sampled_from(["nearest", "bilinear"])]),
+    (F.adaptive_avg_pool2d, [T, st.one_of(SMALL, st.tuples(SMALL, st.none()))]),
+    (F.avg_pool2d, [T, SMALL, SMALL, SMALL, st.booleans()]),
+    (F.max_pool2d, [T, SMALL, SMALL, SMALL, st.integers(1, 2), st.booleans()]),
+    (F.linear, [T, T]),
+    (F.linear, [T, T, T]),
+    (F.layer_norm, [T, st.lists(SMALL, max_size=2)]),
+    (F.group_norm, [T, SMALL]),
+    (F.scaled_dot_product_attention, [T, T, T]),
+    (torch.conv1d, [T, T]),
+    (torch.conv2d, [T, T, st.none(), SMALL, SMALL, SMALL, SMALL]),
+]
+CALLS = [("call_method", *call) for call in METHOD_CALLS] + [
+    ("call_function", *call) for call in FUNCTION_CALLS
+]
+SIZED = st.sampled_from(["view", "reshape", "expand", torch.reshape])
+
+
+def tell(op: str, target: Any, args: list[Any]) -> Any:
+    table: dict[Any, Any] = METHODS if op == "call_method" else FUNCTIONS
+    return table[target](*args)
+
+
+def make(op: str, target: Any, args: list[Any]) -> Any:
+    return getattr(args[0], target)(*args[1:]) if op == "call_method" else target(*args)
+
+
+@st.composite
+def calls(draw: st.DrawFn, pairs: list[Pair]) -> tuple[str, Any, list[Any], list[Any]]:
+    """Draw a call: its opcode, its target, and what it is given, as it is and as it is told."""
+    pick = st.sampled_from(pairs)
+    if draw(st.integers(0, 5)) == 0:
+        target, pair = draw(SIZED), draw(pick)
+        sizes = draw(sizes_like(pair.real))
+        op = "call_method" if isinstance(target, str) else "call_function"
+        rest = [sizes] if op == "call_function" or draw(st.booleans()) else list(sizes)
+        return op, target, [pair.real, *rest], [pair.told, *rest]
+    op, target, wanted = draw(st.sampled_from(CALLS))
+    real, told = [], []
+    for strategy in [T, *wanted] if op == "call_method" else wanted:
+        value = draw(strategy)
+        if isinstance(value, Operand):
+            value = draw(pick)
+            real.append(value.real)
+            told.append(value.told)
+        elif isinstance(value, Operands):
+            values = draw(st.lists(pick, min_size=1, max_size=3))
+            real.append([one.real for one in values])
+            told.append([one.told for one in values])
+        else:
+            real.append(value)
+            told.append(value)
+    return op, target, real, told
+
+
+@settings(
+    max_examples=1200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+@given(st.data())
+def test_what_is_told_of_calls_is_so(data: st.DataObject):
+    inputs = data.draw(st.lists(tensors(), min_size=1, max_size=3))
+    before = [one.detach().clone() for one in inputs]
+    pairs = [Pair(one, abstract(one, DTYPE)) for one in inputs]
+    with torch.set_grad_enabled(data.draw(st.booleans())):
+        for _ in range(data.draw(st.integers(1, 5))):
+            op, target, real, told = data.draw(calls(pairs))
+            try:
+                answer = tell(op, target, told)
+            except Exception:  # Nothing is known.
+                continue
+            result = make(op, target, real)
+            assert_so(result, answer)
+            _assert_memory(inputs, result, answer)
+            if isinstance(answer, AbstractTensor):
+                # Torch does not compute with what has been overwritten for a gradient, and the run computes none.
+                pairs.append(Pair(result, answer))
+            elif isinstance(answer, tuple):
+                both = zip(result, answer, strict=True)
+                pairs += [Pair(one, other) for one, other in both if isinstance(other, AbstractTensor)]
+    for value, old in zip(inputs, before, strict=True):
+        assert torch.equal(value.detach(), old)
+
+
+def _assert_memory(inputs: list[torch.Tensor], result: Any, answer: Any) -> None:
+    if isinstance(answer, AbstractTensor) and (answer.memory == "own" or answer.base is not None):
+        assert memory(result) not in map(memory, inputs)
+
+
+# -- layers
+
+
+def seldom(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
+    return st.sampled_from([usual] * 6 + [*others])
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> tuple[nn.Module, torch.Tensor]:
+    """Draw a layer, and what it may be given, or not."""
+    channels, width = draw(st.sampled_from([1, 2, 4])), draw(st.integers(1, 7))
+    dims = draw(seldom(2, 1, 3))
+    kind = draw(st.sampled_from(list(LAYERS)))
+    layer = _layer(draw, kind, channels, width)
+    given_channels = draw(seldom(channels, 3))
+    if kind in (nn.Linear, nn.LayerNorm):
+        sizes = [2, *draw(SIZES), draw(seldom(width, 3))]
+    elif kind is nn.Embedding:
+        return layer, torch.randint(draw(seldom(0, -1)), draw(seldom(width, width + 1)), (2, 3))
+    else:
+        sizes = [2, given_channels, *[draw(st.integers(1, 8)) for _ in range(_dims_of(kind, dims))]]
+        sizes = draw(seldom(sizes, sizes[1:], [*sizes, 2]))
+    value = torch.rand(sizes)
+    if draw(seldom(False, True)):
+        value = value.transpose(-1, -2)
+    if draw(seldom(False, True)) and value.dim() == 4:
+        value = value.to(memory_format=torch.channels_last)
+    return layer.train(draw(seldom(False, True))), value
+
+
+def _dims_of(kind: type, dims: int) -> int:
+    return next((count for count in (1, 2, 3) if kind.__name__.endswith(f"{count}d")), dims)
+
+
+def _layer(draw: st.DrawFn, kind: type, channels: int, width: int) -> nn.Module:
+    kernel, stride = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    padding, dilation = draw(st.integers(0, 2)), draw(seldom(1, 2))
+    name = kind.__name__
+    if name.startswith("ConvTranspose"):
+        return kind(channels, 4, kernel, stride, padding, draw(seldom(0, 1)), bias=draw(st.booleans()))
+    if name.startswith("Conv"):
+        groups = draw(seldom(1, channels))
+        mode, edge = draw(seldom("zeros", "reflect")), draw(seldom(padding, "valid"))
+        return kind(channels, 4, kernel, stride, edge, dilation, groups, padding_mode=mode)
+    if name.startswith("BatchNorm"):
+        return kind(channels, affine=draw(st.booleans()), track_running_stats=draw(seldom(True, False)))
+    if name.startswith("MaxPool"):
+        flags = {"ceil_mode": draw(st.booleans()), "return_indices": draw(seldom(False, True))}
+        return kind(kernel, draw(seldom(None, stride)), min(padding, kernel // 2), dilation, **flags)
+    if name.startswith("AvgPool"):
+        return kind(kernel, stride, draw(seldom(min(padding, kernel // 2), padding)), draw(st.booleans()))
+    return kind(*_settings_of(draw, kind, channels, width))
+
+
+def _settings_of(draw: st.DrawFn, kind: type, channels: int, width: int) -> tuple[Any, ...]:
+    if kind.__name__.startswith("AdaptiveAvgPool"):
+        return (draw(st.sampled_from([1, 2, 3])),)
+    known: dict[type, tuple[Any, ...]] = {
+        nn.Embedding: (width, 3, draw(seldom(None, 0, -1))),
+        nn.Flatten: (draw(seldom(1, 0, 2, 4)), draw(seldom(-1, 2, 0))),
+        nn.GELU: (draw(seldom("none", "tanh")),),
+        nn.GroupNorm: (draw(seldom(1, channels)), channels),
+        nn.LayerNorm: (width,),
+        nn.LeakyReLU: (0.1, draw(st.booleans())),
+        nn.Linear: (width, 3),
+        nn.PixelShuffle: (draw(st.sampled_from([1, 2])),),
+        nn.Softmax: (draw(st.integers(-5, 4)),),
+        nn.Upsample: (
+            None,
+            draw(st.sampled_from([2, 1.5, 0.4])),
+            draw(st.sampled_from(["nearest", "bilinear"])),
+        ),
+    }
+    return known.get(kind, ())
+
+
+@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(layers(), st.booleans())
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_what_is_told_of_layers_is_so(drawn, has_gradients):
+    layer, value = drawn
+    known = known_value(value, DTYPE, "given")
+    try:
+        answer = shape_of_layer(layer, known, DTYPE)
+    except Exception:  # Nothing is known.
+        return
+    before = value.clone()
+    with torch.set_grad_enabled(has_gradients):
+        assert_so(layer(value), answer)
+    assert torch.equal(value, before)
+    assert answer.memory != "own" or memory(layer(value)) != memory(value)
+
+
+KNOWN_LAYERS = [
+    (nn.Conv2d(3, 4, 3, padding=1), (2, 3, 8, 8)),
+    (nn.Conv2d(4, 4, (1, 3), (1, 2), groups=2, bias=False), (2, 4, 8, 8)),
+    (nn.Conv1d(3, 4, 3), (2, 3, 8)),
+    (nn.Conv3d(3, 4, 3), (2, 3, 8, 8, 8)),
+    (nn.ConvTranspose2d(3, 4, 2, 2), (2, 3, 8, 8)),
+    (nn.BatchNorm2d(3).eval(), (2, 3, 8, 8)),
+    (nn.BatchNorm1d(3, affine=False).eval(), (2, 3)),
+    (nn.GroupNorm(1, 3), (2, 3, 8)),
+    (nn.LayerNorm((3, 8)), (2, 3, 8)),
+    (nn.Linear(8, 3), (2, 3, 8)),
+    (nn.MaxPool2d(3, 2, 1, ceil_mode=True), (2, 3, 8, 8)),
+    (nn.AvgPool2d(2), (2, 3, 8, 8)),
+    (nn.AdaptiveAvgPool2d((1, None)), (2, 3, 8, 8)),
+    (nn.Upsample(scale_factor=2, mode="bilinear"), (2, 3, 8, 8)),
+    (nn.PixelShuffle(2), (2, 4, 8, 8)),
+    (nn.Flatten(), (2, 3, 8, 8)),
+    (nn.Softmax(-1), (2, 3)),
+    (nn.GELU(), (2, 3)),
+    (nn.LeakyReLU(0.1), (2, 3)),
+    (nn.Dropout(0.5).eval(), (2, 3)),
+]
+
+
+@pytest.mark.parametrize(("layer", "sizes"), KNOWN_LAYERS, ids=str)
+def test_usual_layers_are_known(layer, sizes):
+    value = torch.rand(sizes)
+    assert_so(layer(value), shape_of_layer(layer, abstract(value, DTYPE), DTYPE))
+
+
+WRONG_LAYERS = [
+    (nn.Conv2d(3, 4, 3), (2, 4, 8, 8)),
+    (nn.Conv2d(3, 4, 3), (2, 3, 2, 8)),
+    (nn.Conv2d(3, 4, 3), (3, 8, 8)),
+    (nn.BatchNorm2d(3).eval(), (2, 3, 8)),
+    (nn.BatchNorm2d(3).eval(), (2, 4, 8, 8)),
+    (nn.BatchNorm2d(3), (2, 3, 8, 8)),
+    (nn.Linear(8, 3), (2, 3)),
+    (nn.LayerNorm(8), (2, 3)),
+    (nn.GroupNorm(2, 4), (2, 3)),
+    (nn.MaxPool2d(3), (2, 3, 2, 2)),
+    (nn.Flatten(2), (2, 3)),
+    (nn.Softmax(3), (2, 3)),
+    (nn.ReLU(inplace=True), (2, 3)),
+    (nn.Dropout(0.5), (2, 3)),
+]
+
+
+@pytest.mark.parametrize(("layer", "sizes"), WRONG_LAYERS, ids=str)
+def test_nothing_is_told_of_layers_that_may_raise_write_or_draw(layer, sizes):
+    with pytest.raises(UnknownShapeError):
+        shape_of_layer(layer, abstract(torch.rand(sizes), DTYPE), DTYPE)
+
+
+def test_weights_of_another_dtype_device_or_class_are_not_known():
+    class Other(nn.Parameter):
+        pass
+
+    value = abstract(torch.rand(2, 3), DTYPE)
+    layers = [nn.Linear(3, 3, dtype=torch.float64), nn.Linear(3, 3, device="meta"), nn.Linear(3, 3)]
+    layers[2].weight = Other(torch.rand(3, 3))
+    for layer in layers:
+        with pytest.raises(UnknownShapeError):
+            shape_of_layer(layer, value, DTYPE)
+    with torch.inference_mode():
+        frozen = nn.Linear(3, 3)
+    with pytest.raises(UnknownShapeError):
+        shape_of_layer(frozen, value, DTYPE)
+
+
+@pytest.mark.parametrize("name", ["weight", "bias", "running_mean"])
+def test_what_hides_a_weight_is_not_overlooked(name):
+    layer = nn.BatchNorm1d(3).eval()
+    layer.__dict__[name] = torch.rand(4)
+    with pytest.raises(UnknownShapeError):
+        shape_of_layer(layer, abstract(torch.rand(2, 3), DTYPE), DTYPE)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("needed", [True, False])
+def test_attention(batch_first, needed):
+    layer = nn.MultiheadAttention(8, 2, batch_first=batch_first).eval()
+    query, key = torch.rand(2, 5, 8), torch.rand(2, 3, 8)
+    if not batch_first:
+        query, key = query.transpose(0, 1), key.transpose(0, 1)
+    told = [abstract(one, DTYPE) for one in (query, key, key)]
+    answer = shape_of_attention(layer, told, {"need_weights": needed}, DTYPE)
+    result = layer(query, key, key, need_weights=needed)
+    assert (result[1] is None) is (answer[1] is None)
+    for one, other in zip(result, answer, strict=True):
+        if other is not None:
+            assert_so(one, other)
+
+
+def test_attention_that_may_raise_is_not_known():
+    layer = nn.MultiheadAttention(8, 2).eval()
+    right, wrong = (abstract(torch.rand(2, 5, width), DTYPE) for width in (8, 6))
+    many = abstract(torch.rand(2, 4, 8), DTYPE)
+    for given_values in ([wrong] * 3, [right, wrong, wrong], [right, right, many], [right, many, many]):
+        with pytest.raises(UnknownShapeError):
+            shape_of_attention(layer, given_values, {}, DTYPE)
+    for options in ({"attn_mask": None}, {"need_weights": 1}):
+        with pytest.raises(UnknownShapeError):
+            shape_of_attention(layer, [right] * 3, options, DTYPE)
+    with pytest.raises(UnknownShapeError):
+        shape_of_attention(layer.train(), [right] * 3, {}, DTYPE)
+
+
+# -- integers, numbers and attributes
+
+
+def test_integers_are_computed():
+    indices = torch.tensor([[0, 2]])
+    assert holds_tensors((indices, 1))
+    assert holds_tensors(([indices, indices], 1))
+    assert not holds_tensors((1, "a"))
+    assert not holds_tensors((indices, abstract(torch.rand(2), DTYPE)))
+    assert torch.equal(compute("call_function", operator.add, (indices, 1), {}), indices + 1)
+    assert torch.equal(compute("call_method", "view", (indices, -1), {}), indices.view(-1))
+    assert compute("call_function", getattr, (indices, "shape"), {}) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("op", "target"), [("call_method", "add_"), ("call_method", "tolist"), ("call_function", torch.randint)]
+)
+def test_what_may_do_more_than_compute_is_not_called(op, target):
+    value = torch.tensor([1])
+    with pytest.raises(UnknownShapeError):
+        compute(op, target, (value, 1), {})
+    assert value.tolist() == [1]
+
+
+@pytest.mark.parametrize("indices", [[3], [-1], []])
+def test_lookups_outside_of_a_table_are_not_known(indices):
+    table = abstract(torch.rand(3, 2), DTYPE)
+    chosen = torch.tensor(indices, dtype=torch.int64)
+    for told in (
+        lambda: FUNCTIONS[F.embedding](chosen, table),
+        lambda: FUNCTIONS[operator.getitem](table, chosen),
+        lambda: shape_of_layer(nn.Embedding(3, 2), chosen, DTYPE),
+    ):
+        with pytest.raises(UnknownShapeError):
+            told()
+    assert FUNCTIONS[F.embedding](torch.tensor([[2]]), table).sizes == (1, 1, 2)
+
+
+def test_masks():
+    scores = torch.rand(2, 3, 3)
+    mask = torch.ones(3, 3).tril() == 0
+    told = FUNCTIONS[operator.eq](abstract(torch.ones(3, 3), DTYPE), 0)
+    for one in (mask, told):
+        answer = METHODS["masked_fill"](abstract(scores, DTYPE), one, -math.inf)
+        assert_so(scores.masked_fill(mask, -math.inf), answer)
+    with pytest.raises(UnknownShapeError):
+        METHODS["masked_fill"](abstract(scores, DTYPE), torch.ones(2, 2, dtype=torch.bool), 0.0)
+    with pytest.raises(UnknownShapeError):
+        METHODS["masked_fill"](abstract(scores, DTYPE), torch.ones(3, 3), 0.0)
+
+
+def test_numbers_are_computed_and_nothing_else_is():
+    assert FUNCTIONS[operator.floordiv](7, 2) == 3
+    assert FUNCTIONS[operator.add](torch.Size([1]), torch.Size([2])) == (1, 2)
+    assert FUNCTIONS[math.sqrt](4) == 2
+    with pytest.raises(UnknownShapeError):
+        FUNCTIONS[operator.add]("a", "b")
+    with pytest.raises(UnknownShapeError):
+        FUNCTIONS[operator.eq]("a", "a")
+
+
+def test_attributes():
+    value = torch.rand(2, 3)
+    told = abstract(value, DTYPE)
+    for name in ("shape", "ndim", "dtype", "device"):
+        assert read_attribute(told, name, DTYPE) == getattr(value, name)
+    assert_so(value.mT, read_attribute(told, "mT", DTYPE))
+    with pytest.raises(UnknownShapeError):
+        read_attribute(told, "grad", DTYPE)
+
+
+def test_conversions_that_change_nothing():
+    told = abstract(torch.rand(2), DTYPE)
+    for name, args in [("float", ()), ("to", (DTYPE,)), ("to", ("cpu",)), ("type_as", (told,)), ("cpu", ())]:
+        assert converted(told, name, args, DTYPE) is told
+    for name, args in [
+        ("double", ()),
+        ("to", (torch.float64,)),
+        ("to", ("meta",)),
+        ("half", ()),
+        ("type_as", (1,)),
+    ]:
+        with pytest.raises((UnknownShapeError, ValueError)):
+            converted(told, name, args, DTYPE)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.rand(2, dtype=torch.float64),
+        torch.rand(0, 2),
+        torch.rand(2, device="meta"),
+        torch.rand(2, 2).to_sparse(),
+        torch.rand(2, dtype=torch.complex64),
+        torch.tensor([], dtype=torch.int64),
+        None,
+    ],
+    ids=["dtype", "empty", "meta", "sparse", "complex", "no integers", "None"],
+)
+def test_other_tensors_are_not_known(value):
+    with pytest.raises(UnknownShapeError):
+        known_value(value, DTYPE, "given") if value is not None else abstract(value, DTYPE)
