@@ -645,21 +645,34 @@ class Graph(CodeOwner):
                 f"Cannot erase node {to_erase.name!r}: it is still used by {names}. Replace those uses first "
                 f"(node.replace_all_uses_with(...))."
             )
-        if self._insertion[0] is to_erase:
-            self._insertion = _beside(self._insertion, to_erase)
-        for point in self._waiting:
-            point.node_erased(to_erase)
+        self._take_out(to_erase)
+
+    def _take_out(self, node: Node) -> None:
+        """Do what `erase_node` does with a node of this graph that nobody uses, for whoever knows that."""
+        if self._insertion[0] is node:
+            self._insertion = _beside(self._insertion, node)
+        if self._waiting:
+            for point in self._waiting:
+                point.node_erased(node)
         if self._index is not None:
-            self._index.remove(to_erase)
-        self._ring.remove(to_erase)
-        inputs = to_erase._inputs
-        for used in inputs if isinstance(inputs, tuple) else (inputs,):
-            used._end_use(to_erase)
-        to_erase._args, to_erase._kwargs, to_erase._inputs = (), EMPTY_DICT, ()
-        to_erase._position = ERASED
+            self._index.remove(node)
+        self._ring.remove(node)
+        inputs: Any = node._inputs
+        # Written out, as in `_create_alike`: what is rewritten is taken out.
+        if inputs.__class__ is Node:
+            if inputs._users is node:
+                inputs._users = None
+            else:
+                inputs._end_use(node)
+        else:
+            for used in inputs:
+                used._end_use(node)
+        node._args, node._kwargs, node._inputs = (), EMPTY_DICT, ()
+        node._position = ERASED
         self.version += 1
-        for observer in self.observers:
-            observer("erased", to_erase)
+        if self.observers:
+            for observer in self.observers:
+                observer("erased", node)
 
     def node_copy(self, node: Node, arg_transform: Callable[[Node], Argument] | None = None) -> Node:
         """Copy a node, usually of another graph, to the insertion point.

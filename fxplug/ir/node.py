@@ -404,8 +404,14 @@ class Node(NodeDescription):
 
     def replace_input_with(self, old_input: Node, new_input: Node) -> None:
         """Use `new_input` wherever `old_input` stands in the arguments."""
-        if not self._kwargs and _FLAT.issuperset(map(type, self._args)):
-            args = tuple([new_input if value is old_input else value for value in self._args])
+        args = self._args
+        is_only = len(args) == 1 and args[0] is old_input  # As in most.
+        if not self._kwargs and (is_only or _FLAT.issuperset(map(type, args))):
+            args = (
+                (new_input,)
+                if is_only
+                else tuple([new_input if value is old_input else value for value in args])
+            )
             if not self._may_take(new_input):
                 self._assign(args, EMPTY_DICT)  # It says what is wrong.
                 return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from torch import nn
 
 from fxplug.errors import PatternError
-from fxplug.ir import PATH_OPCODES, MadeBy, Node, map_aggregate, map_arg
+from fxplug.ir import PATH_OPCODES, Graph, MadeBy, Node, map_aggregate, map_arg
 from fxplug.ir.clone import copy_meta
 from fxplug.ir.notes import RESULTS_OF_ANALYSES
 from fxplug.rewrite.adoption import Adoption, drop_unreached
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fxplug.execute import GraphModule
-    from fxplug.ir import Argument, Graph
+    from fxplug.ir import Argument
     from fxplug.rewrite.matcher import InternalMatch
 
 __all__ = ["Editor", "ReplacedPatterns", "notes_of"]
@@ -91,6 +91,10 @@ class Editor:
         self._prepared: dict[tuple[int, int], tuple[Any, Replacement]] = {}
         self._planned: list[tuple[InternalMatch, Replacement]] = []
         self._moved: dict[Node, Any] = {}
+        graph = module.graph
+        is_usual = getattr(graph.erase_node, "__func__", None) is Graph.erase_node
+        self._erase = graph._take_out if is_usual else graph.erase_node
+        """What is replaced is used by nobody, which need not be looked at again."""
 
     def prepare(self, pattern: Template, program: Any) -> Replacement:
         """Return what stands for `program`, checked against a pattern.
@@ -129,7 +133,7 @@ class Editor:
         """Replace what was planned and return what was replaced, in order."""
         done: list[ReplacedPatterns] = []
         unreached: list[str] = []
-        limited = is_limited()
+        limited, moved = is_limited(), self._moved
         for match, replacement in self._planned:
             # Asked again: what was replaced before may have moved something.
             place = self._place_for(match, replacement)
@@ -137,10 +141,11 @@ class Editor:
                 continue
             if replacement.is_module:
                 unreached += [str(node.target) for node in match.members if node.op == "call_module"]
+            found = match.nodes_map
             for wanted in replacement.pattern.inputs:
-                bound = match.nodes_map[wanted]
-                if bound.__class__ is not Node or bound in self._moved:
-                    match.nodes_map[wanted] = self._current(bound)
+                bound = found[wanted]
+                if bound.__class__ is not Node or bound in moved:
+                    found[wanted] = self._current(bound)
             made = self._replace(match, replacement, place)
             done.append(ReplacedPatterns(match.anchors[0], match.nodes_map, made))
         drop_unreached(self._module, unreached)
@@ -234,7 +239,7 @@ class Editor:
 
     def _exchange(self, match: InternalMatch, replacement: Replacement, made: list[Node]) -> None:
         """Let users use the new values, and take the old nodes out."""
-        calls, order, moved, graph = match.members, self._order, self._moved, self._graph
+        calls, order, moved, erase = match.members, self._order, self._moved, self._erase
         has_to_hear = order.has_to_hear
         for old in calls:
             if old in moved:
@@ -246,7 +251,7 @@ class Editor:
             if not node._users:  # What the pattern keeps is used elsewhere.
                 if has_to_hear:
                     order.forget(node)
-                graph.erase_node(node)
+                erase(node)
         if replacement.reads:
             self._erase_reads(match, replacement, set(calls))
         for node in made if has_to_hear else ():

@@ -57,11 +57,12 @@ class SingleCall:
         found = match.nodes_map
         args = tuple([value if wanted is None else found[wanted] for wanted, value in self.arguments])
         call = self.call
+        is_one = len(args) == 1 and args[0].__class__ is Node  # As most often.
         # As `inserting_before` does, but nothing is erased meanwhile.
         former, graph._insertion = graph._insertion, (place, True)
         try:
-            if call._type is None and FLAT.issuperset(map(type, args)):
-                inputs = [value for value in args if value.__class__ is Node]
+            if call._type is None and (is_one or FLAT.issuperset(map(type, args))):
+                inputs = list(args) if is_one else [value for value in args if value.__class__ is Node]
                 node = graph._create_alike(
                     call._op, call._target, args, EMPTY_DICT, inputs, call._origin, call._name
                 )

@@ -217,14 +217,10 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 def are_intact() -> bool:
     """Return whether torch's functions and methods are those of which this module speaks: nobody has exchanged any."""
-    return all(get(name) is value for get, name, value in _EXPECTED)
-
-
-def _found_in(namespace: Any) -> list[tuple[Callable[[str], Any], str, Any]]:
-    """Return how each function of a module is read, its name there, and the function."""
-    held = vars(namespace)
-    known = {id(function) for function in FUNCTIONS}
-    return [(held.get, name, value) for name, value in held.items() if id(value) in known]
+    try:
+        return all(read(home) == found for read, home, found in _EXPECTED)
+    except (AttributeError, KeyError):
+        return False
 
 
 _OPERATORS_OF_TENSORS = (
@@ -242,9 +238,21 @@ _OPERATORS_OF_TENSORS = (
     *("__le__", "__lt__", "__matmul__", "__mul__", "__ne__", "__neg__", "__pow__", "__radd__", "__rmul__"),
     *("__rsub__", "__rtruediv__", "__sub__", "__truediv__"),
 )
-_METHOD_OF_TENSORS = partial(getattr, torch.Tensor)
-_EXPECTED = [
-    *((_METHOD_OF_TENSORS, name, getattr(torch.Tensor, name)) for name in (*METHODS, *_OPERATORS_OF_TENSORS)),
-    *_found_in(torch),
-    *_found_in(functional),
-]
+
+
+def _expected() -> list[tuple[Callable[[Any], Any], Any, Any]]:
+    """Return how all functions of a module or class are read at once, what it is, and what they have to be.
+
+    Functions are compared by identity first, all of them in one call.
+    """
+    known = {id(function) for function in FUNCTIONS}
+    read: Any = operator.attrgetter(*METHODS, *_OPERATORS_OF_TENSORS)
+    found: list[tuple[Callable[[Any], Any], Any, Any]] = [(read, torch.Tensor, read(torch.Tensor))]
+    for module in (torch, functional):
+        held = vars(module)
+        read = operator.itemgetter(*(name for name, value in held.items() if id(value) in known))
+        found.append((read, held, read(held)))
+    return found
+
+
+_EXPECTED = _expected()
