@@ -13,14 +13,20 @@ from __future__ import annotations
 import math
 import operator
 from collections import OrderedDict
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fxplug.capture.arguments import PLAIN_TYPES
-from fxplug.execute.paths import module_at, weight_at
+from fxplug.execute.paths import fetch_path, module_at, weight_at
 from fxplug.ir import Node, map_arg
-from fxplug.semantics.internals import are_calls_heard, is_under_modes
+from fxplug.semantics.internals import (
+    are_calls_heard,
+    are_saved_tensors_heard,
+    is_differentiating,
+    is_under_modes,
+)
 from fxplug.semantics.libraries import what_does
 from fxplug.semantics.shapes.abstract import AbstractFlags, AbstractTensor, UnknownShapeError
 from fxplug.semantics.shapes.functions import FUNCTIONS, METHODS, are_intact
@@ -58,9 +64,11 @@ def shapes_of(
     # These let functions return or raise something else than they usually do.
     if are_calls_heard() or is_under_modes() or torch.is_autocast_enabled("cpu"):
         return None
-    if torch.are_deterministic_algorithms_enabled() or not are_intact():
+    if torch.are_deterministic_algorithms_enabled() or is_differentiating() or are_saved_tensors_heard():
         return None
-    tensors = (one for one in (*args, *root.parameters()) if isinstance(one, torch.Tensor))
+    if not are_intact():
+        return None
+    tensors = (one for one in chain(args, root.parameters()) if isinstance(one, torch.Tensor))
     dtype = next((one.dtype for one in tensors if one.is_floating_point()), None)
     return Shapes(root, args, before, calls, dtype) if dtype in _DTYPES else None
 
@@ -165,7 +173,8 @@ class Shapes:
         if op == "placeholder":
             return self._noted(next(self._inputs), "given")
         if op == "get_attr":
-            return self._noted(weight_at(self._root, str(target)), "given")
+            weight = weight_at(self._root, str(target))
+            return self._noted(fetch_path(self._root, str(target)) if weight is None else weight, "given")
         args = [
             values[one]
             if one.__class__ is Node

@@ -309,6 +309,11 @@ def is_differentiating() -> bool:
     return _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
+def are_saved_tensors_heard() -> bool:
+    """Return whether anybody hears of the tensors that are kept for gradients."""
+    return vars(torch._C)["_autograd"]._top_saved_tensors_default_hooks(True) is not None
+
+
 def is_listened_to() -> bool:
     """Return whether something hears of every operator in this thread, and may answer in its place."""
     return torch._C._len_torch_dispatch_stack() > 0

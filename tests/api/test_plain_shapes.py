@@ -357,7 +357,16 @@ def test_methods_that_somebody_has_exchanged_are_not_torch_s(monkeypatch):
                 fxplug.trace(net, (torch.rand(3),), check=False, manager=WHOLE)
 
 
-def test_what_was_told_otherwise_is_traced_again(monkeypatch):
+def asks_for_dim(x):
+    return x.dim()
+
+
+def asks_for_ndim(x):
+    return x.ndim
+
+
+@pytest.mark.parametrize("asks", [asks_for_dim, asks_for_ndim])
+def test_what_was_told_otherwise_is_traced_again(asks, monkeypatch):
     """A shape function that was wrong would be found out by the check in the graph, and here by what is told beside."""
     net, x = Shuffles(), torch.rand(2, 4, 8, 8)
     monkeypatch.setattr(plain_answers.Ranks, "of", lambda *_: 7)
@@ -369,7 +378,7 @@ def test_what_was_told_otherwise_is_traced_again(monkeypatch):
 
         def forward(self, x):
             x = self.net(x)
-            return x * 2 if x.dim() == 7 else x
+            return x * 2 if asks(x) == 7 else x
 
     whole = Asks()
     captured = fxplug.trace(whole, (x,), check=False, manager=WHOLE)

@@ -15,6 +15,7 @@ __all__ = [
     "Order",
     "UnknownShapeError",
     "abstract",
+    "is_in_order",
     "sizes_of_weight",
 ]
 
@@ -41,6 +42,10 @@ class AbstractTensor:
     memory: Memory
     base: AbstractTensor | None = None
     """The value of which it is a view, if that has its own memory."""
+    requires_gradient: bool = False
+    """Whether it is an input, a buffer or a weight that requires a gradient."""
+    is_parted: bool = False
+    """Whether parts of it were handed out, which torch does not compute with when it has been written to."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,9 +74,25 @@ def sizes_of_weight(tensor: Any, dtype: torch.dtype) -> torch.Size:
         or not tensor.is_cpu
         or tensor.layout is not torch.strided
         or tensor.is_inference()
+        or 0 in tensor.shape
     ):
         raise UnknownShapeError
     return tensor.shape
+
+
+def is_in_order(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor lies in memory in the order of its dimensions, and in no other one.
+
+    Of dimensions of size 1 the strides count, too: torch tells by them in which memory format results are to be.
+    """
+    if not tensor.is_contiguous():
+        return False
+    step = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if stride != step:
+            return False
+        step *= size
+    return True
 
 
 def abstract(tensor: Any, dtype: torch.dtype, memory: Memory = "given") -> AbstractTensor:
@@ -86,8 +107,9 @@ def abstract(tensor: Any, dtype: torch.dtype, memory: Memory = "given") -> Abstr
         UnknownShapeError: It is none that an `AbstractTensor` may stand for.
     """
     sizes = sizes_of_weight(tensor, dtype)
-    if 0 in sizes or tensor.is_neg():
+    if tensor.is_neg():
         raise UnknownShapeError
     if tensor.__class__ is nn.Parameter:
         memory = "weight"
-    return AbstractTensor(sizes, "contiguous" if tensor.is_contiguous() else "unknown", memory)
+    order = "contiguous" if is_in_order(tensor) else "unknown"
+    return AbstractTensor(sizes, order, memory, requires_gradient=tensor.requires_grad)

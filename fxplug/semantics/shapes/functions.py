@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import operator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from fxplug.semantics.checks import check_equal, check_length, check_true, same_value
 from fxplug.semantics.shapes.joining import embedded, joined, norm, reduced, repeated, rolled, stacked, varied
 from fxplug.semantics.shapes.networks import (
-    adaptively_pooled,
+    adaptive_pooling,
     attended,
     average_pooling,
     convolution,
@@ -31,7 +31,8 @@ from fxplug.semantics.shapes.operands import of_numbers
 from fxplug.semantics.shapes.pointwise import (
     activated,
     bent,
-    bent_by,
+    bent_by_slope,
+    bent_to_limit,
     clamped,
     compared,
     dropped,
@@ -63,6 +64,7 @@ from fxplug.semantics.shapes.views import (
     reshaped_to,
     split,
     squeezed,
+    swapped,
     transposed_matrix,
     unbound,
     unsqueezed,
@@ -132,7 +134,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "squeeze": squeezed,
     "sum": reduced,
     "log_softmax": softened,
-    "swapaxes": exchanged,
+    "swapaxes": swapped,
     "t": transposed_matrix,
     "transpose": exchanged,
     "unbind": unbound,
@@ -147,7 +149,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **{getattr(torch, name): elementwise for name in _ELEMENTWISE},
     **{getattr(torch, name): of_tensor_first(function) for name, function in _OF_TWO.items()},
     **{getattr(functional, name): activated for name in _ACTIVATIONS},
-    **dict.fromkeys((functional.elu, functional.leaky_relu), bent_by),
+    functional.elu: bent_to_limit,
+    functional.leaky_relu: bent_by_slope,
     **{function: of_two(function) for function in _OF_TWO.values()},
     **dict.fromkeys((operator.iadd, operator.imul, operator.isub, operator.itruediv), of_two_in_place),
     **{
@@ -162,8 +165,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
         for function in (operator.eq, operator.ge, operator.gt, operator.le, operator.lt, operator.ne)
     },
     **{check: checked(check) for check in (check_equal, check_length, check_true, same_value)},
-    functional.adaptive_avg_pool1d: partial(adaptively_pooled, dims=1),
-    functional.adaptive_avg_pool2d: partial(adaptively_pooled, dims=2),
+    functional.adaptive_avg_pool1d: adaptive_pooling(1),
+    functional.adaptive_avg_pool2d: adaptive_pooling(2),
     functional.avg_pool1d: average_pooling(1),
     functional.avg_pool2d: average_pooling(2),
     functional.batch_norm: normed,
@@ -206,7 +209,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.squeeze: squeezed,
     torch.stack: stacked,
     torch.sum: reduced,
-    torch.swapaxes: exchanged,
+    torch.swapaxes: swapped,
     torch.transpose: exchanged,
     **dict.fromkeys((torch.ones_like, torch.zeros_like), elementwise),
     torch.unbind: unbound,
@@ -223,6 +226,7 @@ def are_intact() -> bool:
         return False
 
 
+_FURTHER_METHODS = ("cpu", "double", "float", "is_contiguous", "to", "type_as")
 _OPERATORS_OF_TENSORS = (
     *(
         "__add__",
@@ -240,19 +244,38 @@ _OPERATORS_OF_TENSORS = (
 )
 
 
+_OF_LAYERS = {
+    "torch": ("batch_norm", "group_norm", "layer_norm", "pixel_shuffle"),
+    "torch.nn.functional": (
+        *("adaptive_avg_pool3d", "conv_transpose1d", "conv_transpose2d", "hardtanh", "max_pool3d"),
+        *("multi_head_attention_forward", "pixel_shuffle"),
+    ),
+}
+"""What layers call besides, by the module where they find it."""
+
+
 def _expected() -> list[tuple[Callable[[Any], Any], Any, Any]]:
     """Return how all functions of a module or class are read at once, what it is, and what they have to be.
 
     Functions are compared by identity first, all of them in one call.
     """
     known = {id(function) for function in FUNCTIONS}
-    read: Any = operator.attrgetter(*METHODS, *_OPERATORS_OF_TENSORS)
+    read: Any = operator.attrgetter(*METHODS, *_FURTHER_METHODS, *_OPERATORS_OF_TENSORS)
     found: list[tuple[Callable[[Any], Any], Any, Any]] = [(read, torch.Tensor, read(torch.Tensor))]
     for module in (torch, functional):
         held = vars(module)
-        read = operator.itemgetter(*(name for name, value in held.items() if id(value) in known))
+        names = [name for name, value in held.items() if id(value) in known]
+        read = operator.itemgetter(*names, *_OF_LAYERS[module.__name__])
         found.append((read, held, read(held)))
-    return found
+    return found + [
+        (read, kind, read(kind))
+        for kinds, read in (
+            ((nn.Conv1d, nn.Conv2d, nn.Conv3d), operator.attrgetter("_conv_forward")),
+            ((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), operator.attrgetter("_check_input_dim")),
+            ((nn.ConvTranspose1d, nn.ConvTranspose2d), operator.attrgetter("_output_padding")),
+        )
+        for kind in kinds
+    ]
 
 
 _EXPECTED = _expected()

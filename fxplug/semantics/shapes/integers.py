@@ -85,6 +85,8 @@ def compute(op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     if target is getattr and args[1] in _ATTRIBUTES:
         return getattr(*args)
     if op == "call_method" and target in _METHODS:
+        if target == "view" and any(isinstance(one, torch.dtype) for one in (*args, *kwargs.values())):
+            raise UnknownShapeError  # It has the memory of another tensor.
         method: Callable[..., Any] = getattr(args[0], target)
         return method(*args[1:], **kwargs)
     if op == "call_function" and target in _FUNCTIONS:

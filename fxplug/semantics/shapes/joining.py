@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -44,19 +44,21 @@ def stacked(tensors: Any, dim: Any = 0) -> AbstractTensor:
     return new_tensor((*sizes[:place], len(parts), *sizes[place:]))
 
 
-def reduced(x: Any, dim: Any = None, keepdim: Any = False) -> AbstractTensor:
+def reduced(x: Any, /, dim: Any = None, keepdim: Any = None) -> AbstractTensor:
     """Return what is left where some dimensions, or all, are reduced to one value."""
     sizes = tensor_of(x).sizes
-    require(type(keepdim) is bool)
+    # Those that reduce all are not told what to keep.
+    require(keepdim is None or (type(keepdim) is bool and dim is not None))
     places = range(len(sizes)) if dim is None else places_of(dim, len(sizes))
     require(dim is None or places)
+    keepdim = keepdim is True
     kept = [
         1 if place in places else size for place, size in enumerate(sizes) if keepdim or place not in places
     ]
     return new_tensor(kept, x.order if x.order == "contiguous" else "unknown")
 
 
-def varied(x: Any, dim: Any = None, unbiased: Any = True, keepdim: Any = False) -> AbstractTensor:
+def varied(x: Any, /, dim: Any = None, unbiased: Any = True, keepdim: Any = None) -> AbstractTensor:
     """Return what a variance or standard deviation gives."""
     found = reduced(x, dim, keepdim)
     # A variance of one value is one of none, of which torch warns.
@@ -64,18 +66,19 @@ def varied(x: Any, dim: Any = None, unbiased: Any = True, keepdim: Any = False) 
     return found
 
 
-def norm(x: Any, p: Any = 2, dim: Any = None, keepdim: Any = False) -> AbstractTensor:
+def norm(x: Any, /, p: Any = 2, dim: Any = None, keepdim: Any = None) -> AbstractTensor:
     """Return what a norm gives."""
-    require(p in {1, 2})
+    matrix = 2
+    require(p in {1, 2} and (not isinstance(dim, (list, tuple)) or len(cast("list[Any]", dim)) <= matrix))
     return reduced(x, dim, keepdim)
 
 
-def rolled(x: Any, shifts: Any, dims: Any = None) -> AbstractTensor:
+def rolled(x: Any, /, shifts: Any, dims: Any = None) -> AbstractTensor:
     """Return what `torch.roll` gives."""
     sizes = tensor_of(x).sizes
     if dims is not None:
         shifts = (shifts,) if shifts.__class__ is int else tuple(shifts)
-        require(len(places_of(dims, len(sizes))) == len(shifts))
+        require(shifts and len(places_of(dims, len(sizes))) == len(shifts))
         for one in shifts:
             require(one.__class__ is int)
     else:
@@ -93,7 +96,7 @@ def looked_up(indices: torch.Tensor, table: Any) -> AbstractTensor:
     count, *row = sizes_of(table)
     require(type(indices) is torch.Tensor and indices.dtype in {torch.int32, torch.int64})
     require(indices.numel() and int(indices.min()) >= 0 and int(indices.max()) < count)
-    return new_tensor((*indices.shape, *row), "contiguous" if len(row) == 1 else "unknown")
+    return new_tensor((*indices.shape, *row))
 
 
 def embedded(input: Any, weight: Any, padding_idx: Any = None) -> AbstractTensor:
@@ -101,10 +104,11 @@ def embedded(input: Any, weight: Any, padding_idx: Any = None) -> AbstractTensor
     matrix = 2
     require(len(tensor_of(weight).sizes) == matrix)
     require(padding_idx is None or (type(padding_idx) is int and 0 <= padding_idx < weight.sizes[0]))
-    return looked_up(input, weight)
+    found = looked_up(input, weight)
+    return new_tensor(found.sizes, "contiguous")
 
 
-def repeated(x: Any, *sizes: Any) -> AbstractTensor:
+def repeated(x: Any, /, *sizes: Any) -> AbstractTensor:
     """Return what `repeat` gives."""
     old, counts = tensor_of(x).sizes, given_sizes(sizes)
     require(len(counts) >= len(old) and all(one > 0 for one in counts))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fxplug.semantics.shapes.abstract import AbstractTensor, UnknownShapeError, sizes_of_weight
+from fxplug.semantics.shapes.abstract import AbstractTensor, UnknownShapeError, is_in_order, sizes_of_weight
 from fxplug.semantics.shapes.joining import looked_up
 from fxplug.semantics.shapes.networks import (
     adaptively_pooled,
@@ -20,8 +20,8 @@ from fxplug.semantics.shapes.networks import (
     pooled,
     transposed_convolved,
 )
-from fxplug.semantics.shapes.operands import is_positive
-from fxplug.semantics.shapes.pointwise import bent, bent_by, elementwise, in_place, softened
+from fxplug.semantics.shapes.operands import is_number, is_positive, new_tensor
+from fxplug.semantics.shapes.pointwise import bent, bent_by_slope, elementwise, in_place, softened
 from fxplug.semantics.shapes.views import flattened
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def shape_of_attention(
         or found[::2] != ((3 * width, width), (width, width))
         or found[1] not in (None, (3 * width,))
         or found[3] not in (None, (width,))
+        or (found[1] is None) is not (found[3] is None)
     ):
         raise UnknownShapeError
     looks = AbstractTensor((batch, length, places), "unknown", "own") if needed else None
@@ -111,14 +112,15 @@ def _convolution(dims: int) -> Callable[[Any, Any, torch.dtype], AbstractTensor]
             raise UnknownShapeError
         sizes, offset = sizes_of_weight(weight, dtype), _optional(bias, dtype)
         settings = own["stride"], own["padding"], own["dilation"], own["groups"]
-        return convolved(x, sizes, offset, settings, is_contiguous=weight.is_contiguous())
+        return convolved(x, sizes, offset, settings, is_contiguous=is_in_order(weight))
 
     return apply
 
 
 def _transposed_convolution(dims: int) -> Callable[[Any, Any, torch.dtype], AbstractTensor]:
     def apply(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
-        if len(x.sizes) != dims + 2:
+        is_usual = layer.padding_mode == "zeros" and isinstance(layer.padding, tuple)
+        if len(x.sizes) != dims + 2 or not is_usual:
             raise UnknownShapeError
         weight, bias = _weights_of(layer)
         settings = layer.stride, layer.padding, layer.dilation, layer.groups
@@ -133,9 +135,12 @@ def _batch_norm(*ranks: int) -> Callable[[Any, Any, torch.dtype], AbstractTensor
         own, (weight, bias) = layer.__dict__, _weights_of(layer)
         if own["training"] or len(x.sizes) not in ranks or not is_positive(own["eps"]):
             raise UnknownShapeError
-        if "running_mean" in own or "running_var" in own:
+        if "running_mean" in own or "running_var" in own or type(own["momentum"]) not in _MOMENTA:
             raise UnknownShapeError
         buffers = own["_buffers"]
+        # Torch computes no gradients for them.
+        if buffers["running_mean"].requires_grad or buffers["running_var"].requires_grad:
+            raise UnknownShapeError
         mean, variance = (
             sizes_of_weight(buffers["running_mean"], dtype),
             sizes_of_weight(buffers["running_var"], dtype),
@@ -166,21 +171,28 @@ def _activation(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
     return in_place(x) if layer.__dict__.get("inplace", False) else elementwise(x)
 
 
+def _relu6(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    if (layer.min_val, layer.max_val) != (0, _SIX):
+        raise UnknownShapeError
+    return _activation(layer, x, dtype)
+
+
 def _bent(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
     return bent(x, approximate=layer.approximate)
 
 
 def _bent_by_slope(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
-    return bent_by(x, layer.negative_slope, layer.inplace)
+    return bent_by_slope(x, layer.negative_slope, layer.inplace)
 
 
 def _embedding(layer: Any, indices: Any, dtype: torch.dtype) -> AbstractTensor:
     padding, table = layer.padding_idx, sizes_of_weight(layer.weight, dtype)
     matrix = 2
-    is_usual = padding is None or -table[0] <= padding < table[0]
+    is_usual = padding is None or (type(padding) is int and -table[0] <= padding < table[0])
+    is_usual = is_usual and type(layer.sparse) is type(layer.scale_grad_by_freq) is bool
     if layer.max_norm is not None or len(table) != matrix or not is_usual:
         raise UnknownShapeError
-    return looked_up(indices, table)
+    return new_tensor(looked_up(indices, table).sizes, "contiguous")
 
 
 def _softmax(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
@@ -194,7 +206,7 @@ def _unchanged(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
 
 
 def _dropout(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
-    if layer.training or not 0 <= layer.p <= 1:
+    if layer.training or not is_number(layer.p) or not 0 <= layer.p <= 1 or type(layer.inplace) is not bool:
         raise UnknownShapeError
     return _unchanged(layer, x, dtype)  # It writes nothing outside of training, in place or not.
 
@@ -215,7 +227,7 @@ def _max_pooling(dims: int) -> Callable[[Any, Any, torch.dtype], AbstractTensor]
 
 def _average_pooling(dims: int) -> Callable[[Any, Any, torch.dtype], AbstractTensor]:
     def apply(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
-        if layer.__dict__.get("divisor_override") is not None:
+        if layer.__dict__.get("divisor_override") is not None or type(layer.count_include_pad) is not bool:
             raise UnknownShapeError
         return pooled(x, (layer.kernel_size, layer.stride, layer.padding, 1), dims, ceil_mode=layer.ceil_mode)
 
@@ -240,9 +252,9 @@ def _pixel_shuffle(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
     return AbstractTensor((batch, channels // factor**2, height * factor, width * factor), "unknown", "own")
 
 
-_ACTIVATIONS = (
-    *(nn.Hardsigmoid, nn.Hardswish, nn.Mish, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Tanh),
-)
+_MOMENTA = frozenset({float, int, type(None)})
+_SIX = 6
+_ACTIVATIONS = (*(nn.Hardsigmoid, nn.Hardswish, nn.Mish, nn.ReLU, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Tanh),)
 
 LAYERS: dict[type[nn.Module], Callable[[Any, Any, torch.dtype], AbstractTensor]] = {
     **dict.fromkeys(_ACTIVATIONS, _activation),
@@ -271,6 +283,7 @@ LAYERS: dict[type[nn.Module], Callable[[Any, Any, torch.dtype], AbstractTensor]]
     nn.MaxPool1d: _max_pooling(1),
     nn.MaxPool2d: _max_pooling(2),
     nn.MaxPool3d: _max_pooling(3),
+    nn.ReLU6: _relu6,
     nn.PixelShuffle: _pixel_shuffle,
     nn.Softmax: _softmax,
     nn.Upsample: _upsampling,

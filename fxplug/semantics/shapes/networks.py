@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 __all__ = [
+    "adaptive_pooling",
     "adaptively_pooled",
     "attended",
     "average_pooling",
@@ -43,14 +44,14 @@ __all__ = [
 ]
 
 
-def multiplied(x: Any, y: Any) -> AbstractTensor:
+def multiplied(x: Any, y: Any, /) -> AbstractTensor:
     """Return what a product of matrices gives, of which there may be several in each operand."""
     first, second = tensor_of(x).sizes, tensor_of(y).sizes
     require(min(len(first), len(second)) > 1 and first[-1] == second[-2])
     return new_tensor((*broadcast(first[:-2], second[:-2]), first[-2], second[-1]))
 
 
-def multiplied_in_batches(x: Any, y: Any) -> AbstractTensor:
+def multiplied_in_batches(x: Any, y: Any, /) -> AbstractTensor:
     """Return what `torch.bmm` gives."""
     batches = 3
     require(len(x.sizes) == len(y.sizes) == batches and x.sizes[0] == y.sizes[0])
@@ -84,13 +85,14 @@ def attended(
         whole = (*batch, length, tensor_of(key).sizes[-2])
         is_float = attn_mask.__class__ is AbstractTensor
         given = attn_mask.sizes if is_float else sizes_of_flags(attn_mask)
-        require(not is_causal and broadcast(whole, given) == whole)
+        matrix = 2
+        require(not is_causal and len(given) >= matrix and broadcast(whole, given) == whole)
     require(tensor_of(key).sizes[:-2] == tuple(batch) == tensor_of(value).sizes[:-2])
     require(key.sizes[-1] == width and key.sizes[-2] == value.sizes[-2])
     return new_tensor((*batch, length, value.sizes[-1]))
 
 
-def linearly_mapped(x: Any, weight: Any, bias: Any = None) -> AbstractTensor:
+def linearly_mapped(x: Any, /, weight: Any, bias: Any = None) -> AbstractTensor:
     """Return what a linear layer gives; of its weights there are the sizes alone, or abstract tensors."""
     x, (count, width) = tensor_of(x), sizes_of(weight)
     require(x.sizes and x.sizes[-1] == width and (bias is None or sizes_of(bias) == (count,)))
@@ -173,6 +175,7 @@ def convolution(dims: int) -> Callable[..., AbstractTensor]:
 
     def apply(
         x: Any,
+        /,
         weight: Any,
         bias: Any = None,
         stride: Any = 1,
@@ -231,10 +234,20 @@ def adaptively_pooled(x: Any, output_size: Any, dims: int) -> AbstractTensor:
     sizes = tensor_of(x).sizes
     require(len(sizes) == dims + 2)
     wanted = (output_size,) * dims if output_size.__class__ is int else tuple(output_size)
+    require(dims > 1 or None not in wanted)
     places = [size if one is None else one for size, one in zip(sizes[2:], wanted, strict=True)]
     require(all(type(one) is int and one > 0 for one in places))
     is_one = math.prod(places) == 1 and x.order != "unknown"
     return AbstractTensor((*sizes[:2], *places), "contiguous" if is_one else "unknown", "own")
+
+
+def adaptive_pooling(dims: int) -> Callable[..., AbstractTensor]:
+    """Return the shape function of a function that is told the sizes of its result."""
+
+    def apply(x: Any, /, output_size: Any) -> AbstractTensor:
+        return adaptively_pooled(x, output_size, dims)
+
+    return apply
 
 
 def normed_with_statistics(
@@ -247,16 +260,21 @@ def normed_with_statistics(
         require(statistics == (None, None) and math.prod(x.sizes) > x.sizes[1])
     else:
         require(is_trained is False and sizes_of(statistics[0]) == count and sizes_of(statistics[1]) == count)
+        for one in statistics:  # Torch computes no gradients for them. Layers look at theirs themselves.
+            is_known = one.__class__ is not AbstractTensor or one.memory == "given"
+            require(is_known and not getattr(one, "requires_gradient", False))
     require(weight is None or sizes_of(weight) == count)
     require(bias is None or sizes_of(bias) == count)
     return AbstractTensor(x.sizes, order_like(x), "own")
 
 
 def layer_normed(
-    x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
+    x: Any, /, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
 ) -> AbstractTensor:
     """Return what a layer norm gives; of weights there are sizes, or abstract tensors."""
-    x, normalized = tensor_of(x), tuple(normalized_shape)
+    x = tensor_of(x)
+    require(isinstance(normalized_shape, (list, tuple)))
+    normalized = tuple(normalized_shape)
     require(normalized and x.sizes[-len(normalized) :] == normalized and is_positive(eps))
     require(weight is None or sizes_of(weight) == normalized)
     require(bias is None or sizes_of(bias) == normalized)
@@ -264,7 +282,7 @@ def layer_normed(
 
 
 def group_normed(
-    x: Any, num_groups: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
+    x: Any, /, num_groups: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
 ) -> AbstractTensor:
     """Return what a group norm gives; of weights there are sizes, or abstract tensors."""
     sizes = tensor_of(x).sizes
@@ -277,6 +295,7 @@ def group_normed(
 
 def normed(
     x: Any,
+    /,
     running_mean: Any,
     running_var: Any,
     weight: Any = None,
@@ -295,6 +314,7 @@ def max_pooling(dims: int) -> Callable[..., AbstractTensor]:
 
     def apply(
         x: Any,
+        /,
         kernel_size: Any,
         stride: Any = None,
         padding: Any = 0,
@@ -314,6 +334,7 @@ def average_pooling(dims: int) -> Callable[..., AbstractTensor]:
 
     def apply(
         x: Any,
+        /,
         kernel_size: Any,
         stride: Any = None,
         padding: Any = 0,
@@ -329,6 +350,7 @@ def average_pooling(dims: int) -> Callable[..., AbstractTensor]:
 
 def interpolated(
     x: Any,
+    /,
     size: Any = None,
     scale_factor: Any = None,
     mode: Any = "nearest",
@@ -342,7 +364,9 @@ def interpolated(
     require(len(places) == planes and mode in {"nearest", "bilinear"} and recompute_scale_factor is None)
     require(
         antialias is False
-        and (align_corners in {None, False} if mode == "bilinear" else align_corners is None)
+        and (
+            (align_corners is None or align_corners is False) if mode == "bilinear" else align_corners is None
+        )
     )
     if scale_factor is None:
         wanted = each_of(size, planes)
@@ -354,7 +378,7 @@ def interpolated(
     return new_tensor((batch, channels, *wanted), order_like(x))
 
 
-def padded(x: Any, pad: Any, mode: Any = "constant", value: Any = None) -> AbstractTensor:
+def padded(x: Any, /, pad: Any, mode: Any = "constant", value: Any = None) -> AbstractTensor:
     """Return what padding with a number gives."""
     sizes = list(tensor_of(x).sizes)
     amounts: tuple[Any, ...] = tuple(pad)

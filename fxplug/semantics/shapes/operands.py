@@ -60,12 +60,15 @@ def is_number(value: Any) -> bool:
 
 def is_positive(value: Any) -> bool:
     """Return whether a value is a number that may be added to what is divided by."""
-    return type(value) in _NUMBERS and value > 0
+    return type(value) in _NUMBERS and 0 < value < _LARGEST_NUMBER
 
 
 def sizes_of(weight: Any) -> tuple[int, ...]:
     """Return the sizes of a weight: an abstract tensor, or the sizes themselves."""
-    return weight.sizes if weight.__class__ is AbstractTensor else weight
+    if weight.__class__ is AbstractTensor:
+        return weight.sizes
+    require(weight.__class__ is torch.Size)
+    return weight
 
 
 def new_tensor(sizes: Sequence[int], order: Order = "unknown") -> AbstractTensor:
@@ -105,12 +108,12 @@ def places_of(dims: Any, count: int) -> list[int]:
 
 def each_of(value: Any, count: int) -> tuple[int, ...]:
     """Return one integer for each of several dimensions, of which all may be given as one."""
-    if value.__class__ is int:
+    if value.__class__ is int and abs(value) < _LARGEST_NUMBER:
         return (value,) * count
     values: tuple[Any, ...] = value if value.__class__ is tuple else tuple(value)
     require(len(values) == count)
     for one in values:
-        require(one.__class__ is int)
+        require(one.__class__ is int and abs(one) < _LARGEST_NUMBER)
     return values
 
 

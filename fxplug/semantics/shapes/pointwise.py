@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 __all__ = [
     "activated",
     "bent",
-    "bent_by",
+    "bent_by_slope",
+    "bent_to_limit",
     "clamped",
     "compared",
     "dropped",
@@ -45,74 +47,85 @@ __all__ = [
 ]
 
 
-def elementwise(x: Any) -> AbstractTensor:
+_LARGEST = torch.finfo(torch.float32).max
+
+
+def elementwise(x: Any, /) -> AbstractTensor:
     """Return what a function gives that computes each element by itself."""
     x = tensor_of(x)
     return AbstractTensor(x.sizes, "unknown" if x.order == "unknown" else "contiguous", "own")
 
 
-def in_place(x: Any) -> AbstractTensor:
+def in_place(x: Any, /) -> AbstractTensor:
     """Return the same tensor, to which a function has written that computes each element by itself."""
     x = tensor_of(x)
     # Nobody is to write to a weight, nor to an input without a run that puts it back.
     require(x.memory == "own" or (x.memory == "view" and x.base is not None))
+    base = base_of(x)
+    require(base is not None and not base.is_parted)
     return x
 
 
-def activated(x: Any, inplace: Any = False) -> AbstractTensor:
+def activated(x: Any, /, inplace: Any = False) -> AbstractTensor:
     """Return what an activation gives that may work in place."""
     require(type(inplace) is bool)
     return in_place(x) if inplace else elementwise(x)
 
 
-def bent_by(x: Any, slope: Any = 1.0, inplace: Any = False) -> AbstractTensor:
-    """Return what an activation gives that has a slope."""
-    require(is_number(slope))
+def bent_by_slope(x: Any, /, negative_slope: Any = 0.01, inplace: Any = False) -> AbstractTensor:
+    """Return what `torch.nn.functional.leaky_relu` gives."""
+    require(is_number(negative_slope))
     return activated(x, inplace)
 
 
-def bent(x: Any, *, approximate: Any = "none") -> AbstractTensor:
+def bent_to_limit(x: Any, /, alpha: Any = 1.0, inplace: Any = False) -> AbstractTensor:
+    """Return what `torch.nn.functional.elu` gives."""
+    require(is_number(alpha))
+    return activated(x, inplace)
+
+
+def bent(x: Any, /, *, approximate: Any = "none") -> AbstractTensor:
     """Return what `torch.nn.functional.gelu` gives."""
     require(approximate in {"none", "tanh"})
     return elementwise(x)
 
 
-def softened(x: Any, dim: Any) -> AbstractTensor:
+def softened(x: Any, /, dim: Any) -> AbstractTensor:
     """Return what a softmax gives."""
     place_of(dim, len(tensor_of(x).sizes))
     return elementwise(x)
 
 
-def softened_in_any_dtype(x: Any, dim: Any, _stacklevel: Any = 3, dtype: Any = None) -> AbstractTensor:
+def softened_in_any_dtype(x: Any, /, dim: Any, _stacklevel: Any = 3, dtype: Any = None) -> AbstractTensor:
     """Return what `torch.nn.functional.softmax` gives."""
     require(dtype is None)
     return softened(x, dim)
 
 
-def dropped(x: Any, p: Any = 0.5, training: Any = True, inplace: Any = False) -> AbstractTensor:
+def dropped(x: Any, /, p: Any = 0.5, training: Any = True, inplace: Any = False) -> AbstractTensor:
     """Return what a dropout gives outside of training: what it is given."""
     require(training is False and inplace is False and is_number(p) and 0 <= p <= 1)
     return tensor_of(x)
 
 
-def clamped(x: Any, min: Any = None, max: Any = None) -> AbstractTensor:
+def clamped(x: Any, /, min: Any = None, max: Any = None) -> AbstractTensor:
     """Return what `torch.clamp` gives."""
     given = [one for one in (min, max) if one is not None]
     require(given and all(map(is_number, given)))
     return elementwise(x)
 
 
-def of_length_one(x: Any, p: Any = 2.0, dim: Any = 1, eps: Any = 1e-12, out: Any = None) -> AbstractTensor:
+def of_length_one(x: Any, /, p: Any = 2.0, dim: Any = 1, eps: Any = 1e-12, out: Any = None) -> AbstractTensor:
     """Return what `torch.nn.functional.normalize` gives."""
     place_of(dim, len(tensor_of(x).sizes))
     require(p in {1, 2} and is_number(eps) and out is None)
     return elementwise(x)
 
 
-def raised_to_power(x: Any, exponent: Any) -> Any:
+def raised_to_power(x: Any, exponent: Any, /) -> Any:
     """Return what a power of a tensor gives; numbers alone are computed with."""
     if not (isinstance(x, AbstractTensor) or isinstance(exponent, AbstractTensor)):
-        return operator.pow(x, exponent)
+        return of_numbers(operator.pow)(x, exponent)
     require(is_number(exponent))
     return elementwise(x)
 
@@ -120,11 +133,14 @@ def raised_to_power(x: Any, exponent: Any) -> Any:
 def of_two(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return the shape function of an operator of tensors or numbers; numbers alone are computed with."""
 
-    def apply(x: Any, y: Any) -> Any:
+    def apply(x: Any, y: Any, /) -> Any:
         if x.__class__ is not AbstractTensor:
             if y.__class__ is not AbstractTensor:
                 return of_numbers(compute)(x, y)
-            x, y = y, x
+            if x.__class__ is torch.Tensor:
+                x = _of_integers(x)
+            else:
+                x, y = y, x
         if is_number(y):
             return elementwise(x)
         if y.__class__ is torch.Tensor:
@@ -142,7 +158,7 @@ def _of_integers(y: torch.Tensor) -> AbstractTensor:
     return AbstractTensor(y.shape, "unknown", "given")
 
 
-def of_three(x: Any, y: Any, z: Any, *, value: Any = 1) -> AbstractTensor:
+def of_three(x: Any, y: Any, z: Any, /, *, value: Any = 1) -> AbstractTensor:
     """Return what `torch.addcmul` gives."""
     require(is_number(value))
     sizes = broadcast(tensor_of(x).sizes, broadcast(tensor_of(y).sizes, tensor_of(z).sizes))
@@ -152,10 +168,10 @@ def of_three(x: Any, y: Any, z: Any, *, value: Any = 1) -> AbstractTensor:
 def of_tensor_first(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], AbstractTensor]:
     """Return the shape function of a function or method of a tensor and a tensor or number."""
     apply = of_two(compute)
-    return lambda x, y: apply(tensor_of(x), y)
+    return lambda x, y, /: apply(tensor_of(x), y)
 
 
-def of_two_in_place(x: Any, y: Any) -> AbstractTensor:
+def of_two_in_place(x: Any, y: Any, /) -> AbstractTensor:
     """Return the first of two operands, to which an operator has written."""
     x = in_place(x)
     if y.__class__ is AbstractTensor:
@@ -170,7 +186,7 @@ def compared(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return the shape function of a comparison of tensors or numbers; numbers alone are compared."""
     apply, numbers = of_two(compare), of_numbers(compare)
 
-    def compared(x: Any, y: Any) -> Any:
+    def compared(x: Any, y: Any, /) -> Any:
         is_abstract = x.__class__ is AbstractTensor or y.__class__ is AbstractTensor
         return AbstractFlags(apply(x, y).sizes) if is_abstract else numbers(x, y)
 
@@ -185,8 +201,8 @@ def sizes_of_flags(mask: Any) -> tuple[int, ...]:
     return mask.shape
 
 
-def filled(x: Any, mask: Any, value: Any) -> AbstractTensor:
+def filled(x: Any, /, mask: Any, value: Any) -> AbstractTensor:
     """Return what `masked_fill` gives."""
-    require(type(value) in {int, float})
+    require(is_number(value) or (type(value) is float and (math.isinf(value) or abs(value) <= _LARGEST)))
     require(broadcast(tensor_of(x).sizes, sizes_of_flags(mask)) == x.sizes)
     return elementwise(x)

@@ -61,7 +61,7 @@ def converted(x: Any, name: str, args: Sequence[Any], dtype: torch.dtype) -> Abs
     return tensor_of(x)
 
 
-def size(x: Any, dim: Any = None) -> Any:
+def size(x: Any, /, dim: Any = None) -> Any:
     """Return all sizes, or one of them."""
     sizes = tensor_of(x).sizes
     return torch.Size(sizes) if dim is None else sizes[place_of(dim, len(sizes))]

@@ -37,6 +37,7 @@ __all__ = [
     "reshaped_to",
     "split",
     "squeezed",
+    "swapped",
     "transposed_matrix",
     "unbound",
     "unsqueezed",
@@ -57,7 +58,7 @@ def _with_sizes(x: AbstractTensor, wanted: tuple[int, ...]) -> tuple[int, ...]:
     return (*wanted[:place], count // -known, *wanted[place + 1 :])
 
 
-def viewed(x: Any, *sizes: Any) -> AbstractTensor:
+def viewed(x: Any, /, *sizes: Any) -> AbstractTensor:
     """Return what `view` gives."""
     wanted = _with_sizes(tensor_of(x), given_sizes(sizes))
     require(x.order == "contiguous" or _is_split(x.sizes, wanted))
@@ -76,13 +77,13 @@ def _is_split(sizes: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     return all(one == 1 for one in parts)
 
 
-def reshaped(x: Any, *sizes: Any) -> AbstractTensor:
+def reshaped(x: Any, /, *sizes: Any) -> AbstractTensor:
     """Return what the method `reshape` gives."""
     wanted = _with_sizes(tensor_of(x), given_sizes(sizes))
     return view_of(x, wanted, "contiguous" if x.order == "contiguous" else "unknown", "part")
 
 
-def reshaped_to(x: Any, shape: Any) -> AbstractTensor:
+def reshaped_to(x: Any, /, shape: Any) -> AbstractTensor:
     """Return what `torch.reshape` gives."""
     return reshaped(x, tuple(shape))
 
@@ -97,7 +98,7 @@ def reshaped_as(x: Any, other: Any) -> AbstractTensor:
     return reshaped(x, tensor_of(other).sizes)
 
 
-def flattened(x: Any, start_dim: Any = 0, end_dim: Any = -1) -> AbstractTensor:
+def flattened(x: Any, /, start_dim: Any = 0, end_dim: Any = -1) -> AbstractTensor:
     """Return what flattening some dimensions gives."""
     sizes = tensor_of(x).sizes
     first, last = place_of(start_dim, len(sizes)), place_of(end_dim, len(sizes))
@@ -109,7 +110,7 @@ def flattened(x: Any, start_dim: Any = 0, end_dim: Any = -1) -> AbstractTensor:
     return view_of(x, (*sizes[:first], whole, *sizes[last + 1 :]), order, "part")
 
 
-def permuted(x: Any, *dims: Any) -> AbstractTensor:
+def permuted(x: Any, /, *dims: Any) -> AbstractTensor:
     """Return what the method `permute` gives."""
     sizes = tensor_of(x).sizes
     places = places_of(given_sizes(dims), len(sizes))
@@ -117,17 +118,22 @@ def permuted(x: Any, *dims: Any) -> AbstractTensor:
     return view_of(x, [sizes[place] for place in places])
 
 
-def permuted_to(x: Any, dims: Any) -> AbstractTensor:
+def permuted_to(x: Any, /, dims: Any) -> AbstractTensor:
     """Return what `torch.permute` gives."""
     return permuted(x, tuple(dims))
 
 
-def exchanged(x: Any, dim0: Any, dim1: Any) -> AbstractTensor:
+def exchanged(x: Any, /, dim0: Any, dim1: Any) -> AbstractTensor:
     """Return what `torch.transpose` gives."""
     sizes = list(tensor_of(x).sizes)
     first, second = place_of(dim0, len(sizes)), place_of(dim1, len(sizes))
     sizes[first], sizes[second] = sizes[second], sizes[first]
     return view_of(x, sizes)
+
+
+def swapped(x: Any, axis0: Any, axis1: Any, /) -> AbstractTensor:
+    """Return what `torch.swapaxes` gives."""
+    return exchanged(x, axis0, axis1)
 
 
 def transposed_matrix(x: AbstractTensor) -> AbstractTensor:
@@ -145,14 +151,14 @@ def made_contiguous(x: Any) -> AbstractTensor:
     return AbstractTensor(x.sizes, "contiguous", "part", base_of(x))
 
 
-def unsqueezed(x: Any, dim: Any) -> AbstractTensor:
+def unsqueezed(x: Any, /, dim: Any) -> AbstractTensor:
     """Return what `torch.unsqueeze` gives."""
     sizes = list(tensor_of(x).sizes)
     sizes.insert(place_of(dim, len(sizes) + 1), 1)
     return view_of(x, sizes, x.order)
 
 
-def squeezed(x: Any, dim: Any = "all") -> AbstractTensor:
+def squeezed(x: Any, /, dim: Any = "all") -> AbstractTensor:
     """Return what `torch.squeeze` gives."""
     sizes = tensor_of(x).sizes
     places = range(len(sizes)) if dim == "all" else (place_of(dim, len(sizes)),)
@@ -160,7 +166,7 @@ def squeezed(x: Any, dim: Any = "all") -> AbstractTensor:
     return view_of(x, kept, x.order)
 
 
-def expanded(x: Any, *sizes: Any) -> AbstractTensor:
+def expanded(x: Any, /, *sizes: Any) -> AbstractTensor:
     """Return what `expand` gives."""
     old, wanted = tensor_of(x).sizes, list(given_sizes(sizes))
     added = len(wanted) - len(old)
@@ -177,14 +183,14 @@ def expanded_as(x: Any, other: Any) -> AbstractTensor:
     return expanded(x, tensor_of(other).sizes)
 
 
-def chunked(x: Any, chunks: Any, dim: Any = 0) -> tuple[AbstractTensor, ...]:
+def chunked(x: Any, /, chunks: Any, dim: Any = 0) -> tuple[AbstractTensor, ...]:
     """Return what `torch.chunk` gives."""
     sizes = tensor_of(x).sizes
     require(type(chunks) is int and chunks > 0)
     return split(x, -(-sizes[place_of(dim, len(sizes))] // chunks), dim)
 
 
-def split(x: Any, split_size: Any, dim: Any = 0) -> tuple[AbstractTensor, ...]:
+def split(x: Any, split_size: Any, /, dim: Any = 0) -> tuple[AbstractTensor, ...]:
     """Return what `torch.split` gives."""
     sizes = list(tensor_of(x).sizes)
     place = place_of(dim, len(sizes))
@@ -195,8 +201,16 @@ def split(x: Any, split_size: Any, dim: Any = 0) -> tuple[AbstractTensor, ...]:
     else:
         parts = [*split_size]
         require(all(type(one) is int and one > 0 for one in parts) and sum(parts) == whole)
-    order = _of_part(x)
+    order = _part_out(x)
     return tuple([view_of(x, (*sizes[:place], part, *sizes[place + 1 :]), order, "part") for part in parts])
+
+
+def _part_out(x: AbstractTensor) -> Order:
+    """Note that parts of a tensor are handed out, and return how they lie in memory."""
+    base = base_of(x)
+    if base is not None:
+        base.is_parted = True
+    return _of_part(x)
 
 
 def _of_part(x: AbstractTensor) -> Order:
@@ -204,11 +218,11 @@ def _of_part(x: AbstractTensor) -> Order:
     return "unknown" if x.order == "unknown" else "ordered"
 
 
-def unbound(x: Any, dim: Any = 0) -> tuple[AbstractTensor, ...]:
+def unbound(x: Any, /, dim: Any = 0) -> tuple[AbstractTensor, ...]:
     """Return what `torch.unbind` gives."""
     sizes = tensor_of(x).sizes
     place = place_of(dim, len(sizes))
-    left, order = (*sizes[:place], *sizes[place + 1 :]), _of_part(x)
+    left, order = (*sizes[:place], *sizes[place + 1 :]), _part_out(x)
     return tuple([view_of(x, left, order, "part") for _ in range(sizes[place])])
 
 
@@ -224,6 +238,7 @@ def item(x: Any, key: Any) -> Any:
         require((type(x) in _PARTED and type(key) in {int, slice}) or type(x) is OrderedDict)
         return x[key]
     if isinstance(key, torch.Tensor):
+        require(key.dim())  # One without dimensions is an index as a number is.
         return looked_up(key, x)
     if key.__class__ is int:
         place_of(key, x.sizes[0])
