@@ -600,6 +600,8 @@ WRONG_CALLS = [
     (lambda x: x.sum(keepdim=True), X),
     (lambda x: x.mean(keepdim=True), X),
     (lambda x: x.norm(dim=(2, 1, -1)), IMAGE),
+    (lambda x: x.amax(1, None), IMAGE),
+    (lambda x: torch.sum(x, 1, None), IMAGE),
     (lambda x: F.adaptive_avg_pool1d(x, (None,)), torch.rand(2, 3, 4)),
     (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=0), IMAGE),
     (lambda x: torch.roll(x, (), ()), X),
@@ -726,6 +728,13 @@ def test_attention_without_one_of_its_biases_is_not_known():
     x = abstract(torch.rand(2, 5, 8), DTYPE)
     with pytest.raises(UnknownShapeError):
         shape_of_attention(layer, [x, x, x], {}, DTYPE)
+
+
+def test_a_weight_may_be_what_is_made_contiguous_of_it():
+    weight = nn.Parameter(torch.rand(4, 4))
+    told = METHODS["contiguous"](abstract(weight, DTYPE))
+    assert told.memory == "weight"
+    assert METHODS["contiguous"](abstract(nn.Parameter(torch.rand(4, 4).t()), DTYPE)).memory == "weight"
 
 
 # -- integers, numbers and attributes

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["embedded", "joined", "looked_up", "norm", "reduced", "repeated", "rolled", "stacked", "varied"]
 
 
+_UNSAID = object()
+"""Stands for what is not given where None means something."""
+
+
 def joined(tensors: Any, dim: Any = 0) -> AbstractTensor:
     """Return what `torch.cat` gives."""
     parts = [tensor_of(one) for one in tensors]
@@ -44,11 +48,11 @@ def stacked(tensors: Any, dim: Any = 0) -> AbstractTensor:
     return new_tensor((*sizes[:place], len(parts), *sizes[place:]))
 
 
-def reduced(x: Any, /, dim: Any = None, keepdim: Any = None) -> AbstractTensor:
+def reduced(x: Any, /, dim: Any = None, keepdim: Any = _UNSAID) -> AbstractTensor:
     """Return what is left where some dimensions, or all, are reduced to one value."""
     sizes = tensor_of(x).sizes
     # Those that reduce all are not told what to keep.
-    require(keepdim is None or (type(keepdim) is bool and dim is not None))
+    require(keepdim is _UNSAID or (type(keepdim) is bool and dim is not None))
     places = range(len(sizes)) if dim is None else places_of(dim, len(sizes))
     require(dim is None or places)
     keepdim = keepdim is True
@@ -58,7 +62,7 @@ def reduced(x: Any, /, dim: Any = None, keepdim: Any = None) -> AbstractTensor:
     return new_tensor(kept, x.order if x.order == "contiguous" else "unknown")
 
 
-def varied(x: Any, /, dim: Any = None, unbiased: Any = True, keepdim: Any = None) -> AbstractTensor:
+def varied(x: Any, /, dim: Any = None, unbiased: Any = True, keepdim: Any = _UNSAID) -> AbstractTensor:
     """Return what a variance or standard deviation gives."""
     found = reduced(x, dim, keepdim)
     # A variance of one value is one of none, of which torch warns.
@@ -66,7 +70,7 @@ def varied(x: Any, /, dim: Any = None, unbiased: Any = True, keepdim: Any = None
     return found
 
 
-def norm(x: Any, /, p: Any = 2, dim: Any = None, keepdim: Any = None) -> AbstractTensor:
+def norm(x: Any, /, p: Any = 2, dim: Any = None, keepdim: Any = _UNSAID) -> AbstractTensor:
     """Return what a norm gives."""
     matrix = 2
     require(p in {1, 2} and (not isinstance(dim, (list, tuple)) or len(cast("list[Any]", dim)) <= matrix))

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 
 from fxplug.ir import immutable_list
-from fxplug.semantics.shapes.abstract import AbstractTensor, Order
+from fxplug.semantics.shapes.abstract import AbstractTensor, Memory, Order
 from fxplug.semantics.shapes.joining import looked_up
 from fxplug.semantics.shapes.operands import (
     base_of,
@@ -148,7 +148,9 @@ def made_contiguous(x: Any) -> AbstractTensor:
     x = tensor_of(x)
     if x.order == "contiguous":
         return x
-    return AbstractTensor(x.sizes, "contiguous", "part", base_of(x))
+    # It may be the tensor itself, and of its class.
+    memory: Memory = x.memory if x.memory in {"given", "weight"} else "part"
+    return AbstractTensor(x.sizes, "contiguous", memory, base_of(x))
 
 
 def unsqueezed(x: Any, /, dim: Any) -> AbstractTensor:
