@@ -1,7 +1,8 @@
 """Capturing programs that do nothing but call modules and torch: nobody has to listen while they run on examples.
 
 What such a program does is the same for all inputs (see `fxplug.capture.plain_functions`). It is traced as if there
-were no examples, and what was traced is run on them by itself, for the errors that it may raise.
+were no examples, and what was traced is run on them by itself, for the errors that it may raise; unless it is known
+from sizes that it raises none (see `fxplug.api.plain_shapes`).
 """
 
 from __future__ import annotations
@@ -251,7 +252,7 @@ def _run(
     tracer: Tracer,
     answers: PlainAnswers,
 ) -> None:
-    """Run a program on its examples, for the errors that it may raise; these and the random state are as before.
+    """Run a program on its examples, if it may raise errors; these and the random state are as before.
 
     Those of a run that has begun are put back by who has begun it.
     """

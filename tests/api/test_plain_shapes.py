@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import OrderedDict
 from itertools import count
 
@@ -15,7 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fxplug
 from fxplug.api import plain_answers, plain_capture
+from fxplug.api.plain_run import Checks
+from fxplug.api.plain_shapes import _undropped, shapes_of
 from fxplug.plugins import Config, PluginManager, TraceConfig
+from fxplug.semantics.shapes.abstract import UnknownShapeError, abstract
 
 WHOLE = PluginManager(candidates=())
 THROUGH = PluginManager(config=Config(trace=TraceConfig(through_modules=("*",))), candidates=())
@@ -218,6 +222,95 @@ def test_an_input_is_put_back_that_is_written_to(runs):
     assert runs == ["whole"]
     assert torch.equal(given, before)
     torch.testing.assert_close(captured(before.clone()), net(before.clone()))
+
+
+class Counts(nn.Module):
+    """Writes to an input by what it computes into it."""
+
+    def __init__(self, *, adds: bool) -> None:
+        super().__init__()
+        self.words, self.adds = nn.Embedding(9, 3), adds
+
+    def forward(self, indices):
+        if self.adds:
+            torch.add(indices, 1, out=indices)
+        else:
+            torch.arange(2, out=indices)
+        return self.words(indices)
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_integers_are_put_back_that_are_written_to(adds):
+    net, given = Counts(adds=adds), torch.tensor([3, 4])
+    captured = fxplug.trace(net, (given,), check=False, manager=WHOLE)
+    assert given.tolist() == [3, 4]
+    mine, theirs = given.clone(), given.clone()
+    torch.testing.assert_close(captured(mine), net(theirs))
+    assert mine.tolist() == theirs.tolist()
+
+
+def traced(function):
+    tracer = fxplug.Tracer()
+    return tracer.trace(function), tracer.root
+
+
+def test_what_was_told_and_is_not_so_is_found():
+    graph, root = traced(lambda x: (x * 2).size(0))
+    x = torch.rand(3, 2)
+    made, read = graph.output_node().args[0].args[0], graph.output_node().args[0]
+
+    def are_as_told(checks):
+        return shapes_of(root, (x,), graph._sentinel, ()).are_as_told(graph.output_node(), checks)
+
+    assert are_as_told(Checks(root, (x,), set(), {read: 3}))
+    assert not are_as_told(Checks(root, (x,), set(), {read: 4}))
+    assert not are_as_told(Checks(root, (x,), set(), {read: 3.0}))
+    for rank in (2, 3):
+        checks = Checks(root, (x,), set(), {})
+        checks.ranks[made] = rank
+        assert are_as_told(checks) is (rank == 2)
+    checks = Checks(root, (x,), set(), {})
+    checks.tensors.add(read)
+    assert not are_as_told(checks)
+
+
+def test_a_part_that_is_none_is_told_from_others():
+    root, x = nn.Module(), torch.rand(2, 3, 4)
+    root.attention = nn.MultiheadAttention(4, 2).eval()
+    graph = fxplug.Graph()
+    given = graph.placeholder("x")
+    called = graph.call_module("attention", (given, given, given), {"need_weights": False})
+    graph.output(graph.call_function(operator.getitem, (called, 1)))
+    for refuses_none in (True, False):
+        checks = Checks(root, (x,), set(), {})
+        checks.refuses_none = refuses_none
+        found = shapes_of(root, (x,), graph._sentinel, ()).are_as_told(graph.output_node(), checks)
+        assert found is not refuses_none
+
+
+def test_nothing_is_told_under_transforms_and_hooks_of_saved_tensors():
+    found = []
+
+    def ask(x):
+        found.append(shapes_of(nn.Module(), (torch.rand(2),), None, ()))
+        return x
+
+    torch.func.vmap(ask, randomness="same")(torch.rand(2))
+    with torch.autograd.graph.saved_tensors_hooks(ask, ask):
+        ask(None)
+    assert found == [None, None]
+    ask(None)
+    assert found[-1] is not None
+
+
+@pytest.mark.parametrize(
+    "args", [(0.5, "row", True), (2.0, "row", False), (0.5, "column", False), (1, "row", False)]
+)
+def test_what_may_drop_is_not_known(args):
+    x = abstract(torch.rand(2), torch.float32)
+    assert _undropped(x, 0.5, "row", False) is x
+    with pytest.raises(UnknownShapeError):
+        _undropped(x, *args)
 
 
 def test_a_write_to_a_weight_is_listened_to(runs, plainly):

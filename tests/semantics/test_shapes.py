@@ -532,7 +532,7 @@ ORDERS = [
     ("integers first", lambda x: torch.arange(9).view(3, 3).t() * x, torch.rand(3, 3)),
     (
         "the first of three is stretched",
-        lambda x: torch.addcmul(x, x.t(), torch.rand(3, 3)),
+        lambda x: torch.addcmul(x, x.t(), x @ x.t()),
         torch.rand(3, 1),
     ),
 ]
@@ -624,7 +624,9 @@ WRONG_CALLS = [
     (lambda x: x.permute(1, 2, 0).view(4, -1), torch.rand(2, 3, 4)),
     (lambda x: x[:, :2].view(-1), X),
     (lambda x: x.float(torch.float32), X),
-    (lambda x: x - torch.ones(2, 4, dtype=torch.bool), X),
+    (lambda x: x - (torch.arange(x.size(1)) > 1), X),
+    (lambda x: x.view(-1, -2, -3), torch.rand(6)),
+    (lambda x: (h := x * 2)[1:].add_(h[:-1]), SQUARE),
     (lambda x: math.sqrt(x.size(0), base=2), X),
     (lambda x: x.expand(2, 4).relu_(), torch.rand(1, 4).requires_grad_()),
 ]
@@ -730,6 +732,19 @@ def test_attention_without_one_of_its_biases_is_not_known():
         shape_of_attention(layer, [x, x, x], {}, DTYPE)
 
 
+def test_a_convolution_of_one_channel_may_give_another_order():
+    told = shape_of_layer(nn.Conv2d(1, 4, 2), abstract(torch.rand(2, 1, 2, 3), DTYPE), DTYPE)
+    assert told.order == "unknown"
+
+
+def test_nothing_is_told_of_masks_of_more_dimensions_and_of_other_paddings():
+    x, table = abstract(IMAGE, DTYPE), abstract(torch.rand(3, 2), DTYPE)
+    with pytest.raises(UnknownShapeError):
+        FUNCTIONS[F.scaled_dot_product_attention](x, x, x, AbstractFlags((3, 2, 4, 4, 4)))
+    with pytest.raises(UnknownShapeError):
+        FUNCTIONS[F.embedding](torch.tensor([1]), table, padding_idx=7)
+
+
 def test_a_weight_may_be_what_is_made_contiguous_of_it():
     weight = nn.Parameter(torch.rand(4, 4))
     told = METHODS["contiguous"](abstract(weight, DTYPE))
@@ -766,6 +781,21 @@ def test_what_may_do_more_than_compute_is_not_called(op, target):
     with pytest.raises(UnknownShapeError):
         compute(op, target, (value, 1), {})
     assert value.tolist() == [1]
+
+
+def test_nothing_is_computed_into_a_tensor_that_there_is():
+    value = torch.tensor([1])
+    for target, args in ((torch.add, (value, 1)), (torch.arange, (4,))):
+        with pytest.raises(UnknownShapeError):
+            compute("call_function", target, args, {"out": value})
+    assert value.tolist() == [1]
+
+
+def test_a_tensor_that_was_made_to_require_a_gradient_is_not_written_to():
+    made = known_value(torch.zeros(3, requires_grad=True), DTYPE, "own")
+    for told in (made, METHODS["view"](made, 3)):
+        with pytest.raises(UnknownShapeError):
+            METHODS["relu_"](told)
 
 
 @pytest.mark.parametrize("indices", [[3], [-1], []])

@@ -43,7 +43,7 @@ class AbstractTensor:
     base: AbstractTensor | None = None
     """The value of which it is a view, if that has its own memory."""
     requires_gradient: bool = False
-    """Whether it is an input, a buffer or a weight that requires a gradient."""
+    """Whether it was not computed and requires a gradient: torch does not write to it then."""
     is_parted: bool = False
     """Whether parts of it were handed out, which torch does not compute with when it has been written to."""
 

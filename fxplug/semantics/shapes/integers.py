@@ -82,6 +82,8 @@ def compute(op: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
         UnknownShapeError: It may do something else.
         Exception: What the call raises.
     """
+    if "out" in kwargs:
+        raise UnknownShapeError  # It would be written to.
     if target is getattr and args[1] in _ATTRIBUTES:
         return getattr(*args)
     if op == "call_method" and target in _METHODS:

@@ -10,6 +10,7 @@ from torch import nn
 from fxplug.semantics.shapes.abstract import AbstractTensor, UnknownShapeError, is_in_order, sizes_of_weight
 from fxplug.semantics.shapes.joining import looked_up
 from fxplug.semantics.shapes.networks import (
+    Kernel,
     adaptively_pooled,
     convolved,
     group_normed,
@@ -111,8 +112,8 @@ def _convolution(dims: int) -> Callable[[Any, Any, torch.dtype], AbstractTensor]
         if own["padding_mode"] != "zeros" or len(x.sizes) != dims + 2:
             raise UnknownShapeError
         sizes, offset = sizes_of_weight(weight, dtype), _optional(bias, dtype)
-        settings = own["stride"], own["padding"], own["dilation"], own["groups"]
-        return convolved(x, sizes, offset, settings, is_contiguous=is_in_order(weight))
+        kernel = Kernel(sizes, offset, own["stride"], own["padding"], own["dilation"], own["groups"])
+        return convolved(x, kernel, is_contiguous=is_in_order(weight))
 
     return apply
 
@@ -123,9 +124,9 @@ def _transposed_convolution(dims: int) -> Callable[[Any, Any, torch.dtype], Abst
         if len(x.sizes) != dims + 2 or not is_usual:
             raise UnknownShapeError
         weight, bias = _weights_of(layer)
-        settings = layer.stride, layer.padding, layer.dilation, layer.groups
         sizes, offset = sizes_of_weight(weight, dtype), _optional(bias, dtype)
-        return transposed_convolved(x, sizes, offset, settings, layer.output_padding)
+        kernel = Kernel(sizes, offset, layer.stride, layer.padding, layer.dilation, layer.groups)
+        return transposed_convolved(x, kernel, layer.output_padding)
 
     return apply
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fxplug.semantics.shapes.abstract import AbstractTensor
 from fxplug.semantics.shapes.operands import (
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 __all__ = [
+    "Kernel",
     "adaptive_pooling",
     "adaptively_pooled",
     "attended",
@@ -79,7 +80,7 @@ def attended(
         scale: What products are multiplied by.
     """
     *batch, length, width = tensor_of(query).sizes
-    require(dropout_p == 0 and type(is_causal) is bool and batch)
+    require(is_number(dropout_p) and dropout_p == 0 and type(is_causal) is bool and batch)
     require(scale is None or is_number(scale))
     if attn_mask is not None:
         whole = (*batch, length, tensor_of(key).sizes[-2])
@@ -106,31 +107,36 @@ def _steps(size: int, kernel: int, stride: int, *, padding: int, dilation: int) 
     return room // stride + 1
 
 
-def convolved(
-    x: Any,
-    weight: Sequence[int],
-    bias: Sequence[int] | None,
-    settings: tuple[Any, Any, Any, Any],
-    *,
-    is_contiguous: bool,
-) -> AbstractTensor:
+class Kernel(NamedTuple):
+    """What a convolution is, transposed or not."""
+
+    weight: Sequence[int]
+    """The sizes of its weight."""
+    bias: Sequence[int] | None
+    """Those of its bias."""
+    stride: Any
+    padding: Any
+    dilation: Any
+    groups: Any
+
+
+def convolved(x: Any, kernel: Kernel, *, is_contiguous: bool) -> AbstractTensor:
     """Return what a convolution gives.
 
     Args:
         x: ``(N, C, *)``.
-        weight: The sizes of its weight.
-        bias: Those of its bias.
-        settings: Its stride, padding, dilation and groups.
-        is_contiguous: Whether the weight is.
+        kernel: Its weights and settings.
+        is_contiguous: Whether its weight is.
     """
-    sizes, kernel, (stride, padding, dilation, groups) = tensor_of(x).sizes, weight[2:], settings
-    count, dims = weight[0], len(kernel)
+    weight, bias, stride, padding, dilation, groups = kernel
+    sizes, widths, count = tensor_of(x).sizes, weight[2:], weight[0]
+    dims = len(widths)
     require(groups.__class__ is int and groups > 0 and sizes[1] == weight[1] * groups and count % groups == 0)
     require(dims > 0 and len(sizes) == dims + 2 and (bias is None or bias == (count,)))
     found = [sizes[0], count]
     # Written out: most of the layers of a network are convolutions.
     for size, width, step, edge, spread in zip(
-        sizes[2:], kernel, each_of(stride, dims), each_of(padding, dims), each_of(dilation, dims), strict=True
+        sizes[2:], widths, each_of(stride, dims), each_of(padding, dims), each_of(dilation, dims), strict=True
     ):
         room = size + 2 * edge - spread * (width - 1) - 1
         require(room >= 0 <= edge and width > 0 < step and spread > 0)
@@ -140,32 +146,19 @@ def convolved(
     return AbstractTensor(tuple(found), order_like(x) if is_kept else "unknown", "own")
 
 
-def transposed_convolved(
-    x: Any,
-    weight: Sequence[int],
-    bias: Sequence[int] | None,
-    settings: tuple[Any, Any, Any, Any],
-    output_padding: Any,
-) -> AbstractTensor:
-    """Return what a transposed convolution gives (see `convolved`).
-
-    Args:
-        x: ``(N, C, *)``.
-        weight: The sizes of its weight.
-        bias: Those of its bias.
-        settings: Its stride, padding, dilation and groups.
-        output_padding: How many places are added at one side.
-    """
+def transposed_convolved(x: Any, kernel: Kernel, output_padding: Any) -> AbstractTensor:
+    """Return what a transposed convolution gives, with ``output_padding`` more places at one side."""
     batch, channels, *places = tensor_of(x).sizes
-    width, count, *kernel = weight
-    groups, dims = settings[3], len(places)
-    stride, padding, dilation, added = (each_of(one, dims) for one in (*settings[:3], output_padding))
+    width, count, *widths = kernel.weight
+    groups, dims = kernel.groups, len(places)
+    settings = kernel.stride, kernel.padding, kernel.dilation, output_padding
+    stride, padding, dilation, added = (each_of(one, dims) for one in settings)
     require(type(groups) is int and groups > 0 and channels == width and channels % groups == 0)
-    require(dims > 0 and len(kernel) == dims and bias in (None, (count * groups,)))
+    require(dims > 0 and len(widths) == dims and kernel.bias in (None, (count * groups,)))
     for dim, size in enumerate(places):
         step, edge, spread = stride[dim], padding[dim], dilation[dim]
-        require(0 <= added[dim] < max(step, spread) and edge >= 0 and min(step, spread, kernel[dim]) > 0)
-        places[dim] = (size - 1) * step - 2 * edge + spread * (kernel[dim] - 1) + added[dim] + 1
+        require(0 <= added[dim] < max(step, spread) and edge >= 0 and min(step, spread, widths[dim]) > 0)
+        places[dim] = (size - 1) * step - 2 * edge + spread * (widths[dim] - 1) + added[dim] + 1
         require(places[dim] > 0)
     return new_tensor((batch, count * groups, *places))
 
@@ -185,10 +178,8 @@ def convolution(dims: int) -> Callable[..., AbstractTensor]:
     ) -> AbstractTensor:
         require(len(tensor_of(x).sizes) == dims + 2)
         offset = None if bias is None else tensor_of(bias).sizes
-        settings = stride, padding, dilation, groups
-        return convolved(
-            x, tensor_of(weight).sizes, offset, settings, is_contiguous=weight.order == "contiguous"
-        )
+        kernel = Kernel(tensor_of(weight).sizes, offset, stride, padding, dilation, groups)
+        return convolved(x, kernel, is_contiguous=weight.order == "contiguous")
 
     return apply
 

@@ -48,8 +48,6 @@ def tensor_of(value: Any) -> AbstractTensor:
 
 
 _NUMBERS = frozenset({int, float})
-
-
 _LARGEST_NUMBER = 2**31
 
 

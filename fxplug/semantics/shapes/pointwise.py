@@ -53,7 +53,7 @@ _LARGEST = torch.finfo(torch.float32).max
 def elementwise(x: Any, /) -> AbstractTensor:
     """Return what a function gives that computes each element by itself."""
     x = tensor_of(x)
-    return AbstractTensor(x.sizes, "unknown" if x.order == "unknown" else "contiguous", "own")
+    return AbstractTensor(x.sizes, order_like(x), "own")
 
 
 def in_place(x: Any, /) -> AbstractTensor:
@@ -62,7 +62,7 @@ def in_place(x: Any, /) -> AbstractTensor:
     # Nobody is to write to a weight, nor to an input without a run that puts it back.
     require(x.memory == "own" or (x.memory == "view" and x.base is not None))
     base = base_of(x)
-    require(base is not None and not base.is_parted)
+    require(base is not None and not base.is_parted and not base.requires_gradient)
     return x
 
 
