@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["CostOfModel", "cost_of_model", "costs_by_library", "costs_table"]
 
 _QUESTIONS = {
-    "size": "for a size",
-    "dtype": "for a dtype",
-    "steps": "for steps in memory",
-    "elements": "for elements",
-    "class": "for a class",
-    "identity": "for identity, which has to be listened to",
+    "size": "asks for a size",
+    "dtype": "asks for a dtype",
+    "steps": "asks for steps in memory",
+    "elements": "asks for elements",
+    "class": "asks for a class",
+    "identity": "asks for identity",
+    "context": "turns gradients off, which has to be listened to",
 }
 _PROMISED = 15.0
 """Microseconds for each node."""
@@ -52,7 +53,7 @@ def costs_table(rounds: int = 101) -> str:
         _cost("2,000 small operations", long_function(2_000), torch.randn(8), plain, rounds),
         _cost("decoder of 12 blocks", Decoder(12), words, plain, rounds),
         *(
-            _cost(f"the same, each block asks {what}", Decoder(12, asks=asks), words, plain, rounds)
+            _cost(f"the same, each block {what}", Decoder(12, asks=asks), words, plain, rounds)
             for asks, what in _QUESTIONS.items()
         ),
     ]

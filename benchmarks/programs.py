@@ -128,7 +128,7 @@ class AskingForClass(DecoderBlock):
 
 
 class AskingForIdentity(DecoderBlock):
-    """One that asks whether two values are one: a capture on examples has to listen to a program that does."""
+    """One that asks whether two values are one."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return new features of every word."""
@@ -136,11 +136,21 @@ class AskingForIdentity(DecoderBlock):
         return y if y is not x else x
 
 
+class WithoutGradients(DecoderBlock):
+    """One that turns gradients off: a capture on examples has to listen to a program that enters contexts."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return new features of every word."""
+        with torch.no_grad():
+            return super().forward(x)
+
+
 _LARGE = 1e4
 _BLOCKS = {
     "": DecoderBlock,
     "class": AskingForClass,
     "dtype": AskingForDtype,
+    "context": WithoutGradients,
     "elements": AskingForElements,
     "identity": AskingForIdentity,
     "size": AskingForSize,
@@ -154,7 +164,7 @@ class Decoder(nn.Module):
     Args:
         blocks: How many it has.
         asks: What each of them asks for: a ``"size"``, a ``"dtype"``, ``"steps"`` in memory, ``"elements"``, a
-            ``"class"``, or ``"identity"``; by default nothing.
+            ``"class"``, or ``"identity"``; or that it enters a ``"context"``. By default nothing.
     """
 
     def __init__(self, blocks: int, *, asks: str = "") -> None:

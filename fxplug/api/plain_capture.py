@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from fxplug.analyze.isolation import SavedTensors
 from fxplug.api.plain_answers import PlainAnswers
+from fxplug.api.plain_identity import are_objects_of_their_own
 from fxplug.api.plain_judging import (
     checks_of_counts,
     do_more,
@@ -135,6 +136,9 @@ def _capture(
             checks = checks_of_counts(nodes) if tracer.has_checks else []
             asked = tracer.asked_rank or answers.rank_asked or first_asked(nodes)
             if do_more(nodes, tracer, checks, answers, asks=asked is not None):
+                return None
+            is_asked = tracer.plain is not None and tracer.plain.compares
+            if is_asked and not are_objects_of_their_own(nodes, args, tracer.root):
                 return None
         root = tracer.root
         _run(root, nodes, args, tracer, answers)

@@ -55,6 +55,8 @@ class Reads(NamedTuple):
     """Names of its object, and of methods of the values under them that it calls."""
     hands_on: bool = False
     """Whether it does more with its object, or with what is in it, than to read attributes and to call."""
+    compares: bool = False
+    """Whether it asks of two variables whether they are one object."""
 
     @property
     def goes_into_values(self) -> bool:
@@ -226,7 +228,7 @@ def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads |
     if not code.co_argcount and code.co_flags & inspect.CO_VARARGS:
         return None  # Its object may be among the others.
     scan = scan_of(code)
-    if scan.asks - _ASKED - {"type"} or scan.pairs or scan.forwards or scan.is_blind:
+    if scan.asks - _ASKED - {"type"} or scan.forwards or scan.is_blind:
         return None
     if any(modes_named(scan.names)) or not scan.names.isdisjoint(OF_SEQUENCES):
         return None
@@ -351,6 +353,9 @@ class _Reader:
         """Whether what is gone through are pairs of names and elements."""
         self.needs_examples = False
         self._hands_on = False
+        self._compares = False
+        self._loaded = 0
+        """How many variables were loaded one after the other, last of all."""
         self._chain: tuple[str, ...] = ()
         """Names of a global, and of attributes of it in one another."""
         self._found: dict[tuple[str, ...], None] = {}
@@ -379,9 +384,8 @@ class _Reader:
         of_values = frozenset(self._looped), frozenset(self._methods), frozenset(self._attributes)
         more = frozenset(self._inherited), frozenset(self._optional), self._takes_apart
         rest = *of_values, *more, tuple(self._classes), self.needs_examples
-        return Reads(
-            called, tested, used, tuple(self._found), *rest, frozenset(self._delegated), self._hands_on
-        )
+        more = frozenset(self._delegated), self._hands_on, self._compares
+        return Reads(called, tested, used, tuple(self._found), *rest, *more)
 
     def _take_over(self, part: Reads) -> None:
         """Note what a function in this one reads."""
@@ -401,6 +405,7 @@ class _Reader:
         self._delegated |= part.delegated
         self._takes_apart |= part.takes_apart
         self._hands_on |= part.hands_on
+        self._compares |= part.compares
 
     def take(self, entry: dis.Instruction) -> bool:
         """Follow an instruction; return whether it is one of a plain function."""
@@ -598,7 +603,8 @@ class _Reader:
             return True
         if name == "IS_OP" or name.endswith(("IF_NONE", "IF_NOT_NONE")):
             self.needs_examples |= not top.startswith("held")
-            return name != "IS_OP" or top.endswith("None") or (top == "global" and self._is_class)
+            is_known = name != "IS_OP" or top.endswith("None") or (top == "global" and self._is_class)
+            return is_known or self._compares_variables(before)
         if name in {"STORE_FAST", "STORE_DEREF"}:
             self._variables.add(entry.argval)
             return entry.argval != self._own
@@ -610,8 +616,16 @@ class _Reader:
             return True
         return name in _HARMLESS or name in _LOOPING
 
+    def _compares_variables(self, before: str) -> bool:
+        """Return whether two variables that were loaded last are compared by identity, and note it."""
+        is_one = before in _LOADING and self._loaded >= _OF_PAIR
+        self._compares |= is_one
+        return is_one
+
     def _load(self, entry: dis.Instruction, before: str) -> bool:
         names = entry.argval if isinstance(entry.argval, tuple) else (entry.argval,)
+        is_stored = entry.opname == _STORE_AND_LOAD
+        self._loaded = len(names) - is_stored + (self._loaded if before in _LOADING and not is_stored else 0)
         if before == "PUSH_NULL" and self._elements.issuperset(names) and len(names) == 1:
             self._above.append(0)
             return True
@@ -621,8 +635,8 @@ class _Reader:
         if self._own is None or self._own not in names:
             return "__class__" not in names
         self._top, self._is_called = "self", before == "PUSH_NULL"
-        is_stored = entry.opname == _STORE_AND_LOAD and names[0] == self._own
-        return names.count(self._own) == 1 and names[-1] == self._own and not is_stored
+        is_other = is_stored and names[0] == self._own
+        return names.count(self._own) == 1 and names[-1] == self._own and not is_other
 
     def _read_attribute(self, entry: dis.Instruction, top: str) -> bool:
         name: str = entry.argval

@@ -91,6 +91,8 @@ class PlainPart(NamedTuple):
     """Whether modules may be among these values."""
     hangs_on_inner: bool
     """Whether it hangs on what a module inside of the one that is called holds, or is one of its methods."""
+    compares: bool
+    """Whether it asks of two values whether they are one object."""
 
 
 def plain_parts(
@@ -181,7 +183,7 @@ def _plain_part(
     handles_modules = on_examples and (reads.hands_on or (is_method and _handles_modules(owner, reads)))
     hangs_on_inner = bool(called_inside) or any("." in name for name in reads.looped)
     of_values = reads.methods | reads.attributes, handles_modules, hangs_on_inner
-    rest = is_method, containers, reads.needs_examples or bool(inner), *of_values
+    rest = is_method, containers, reads.needs_examples or bool(inner), *of_values, reads.compares
     return PlainPart(function, code, called, values, live, answers, *rest), more
 
 

@@ -49,6 +49,8 @@ class PlainProgram(NamedTuple):
     """Whether they ask of which class values are."""
     containers: list[tuple[Any, Any]]
     """The lists and dicts of constants that they read off modules, each with a copy."""
+    compares: bool
+    """Whether they ask of two values whether they are one object."""
 
     @property
     def asking(self) -> list[tuple[dict[str, Any], frozenset[str]]]:
@@ -176,13 +178,14 @@ def _reads_training(parts: Iterable[PlainPart]) -> bool:
 def _on_examples(modules: Collection[nn.Module], parts: list[PlainPart]) -> tuple[Any, ...]:
     """Return what `PlainProgram` has of programs that are plain on examples alone."""
     if not parts:
-        return False, False, []
+        return False, False, [], False
     needs_examples = any(part.needs_examples for part in parts)
     asks_for_classes = any(not _OF_CLASSES.isdisjoint(scan_of(part.live).globals) for part in parts)
     return (
         needs_examples,
         asks_for_classes,
         [(value, value.copy()) for value in _containers_in(modules, parts)],
+        any(part.compares for part in parts),
     )
 
 

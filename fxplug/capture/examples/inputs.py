@@ -116,6 +116,8 @@ class InputReceiver(ValueKeeper):
         self._scalar_inputs: set[Node] = set()
         self._other_inputs: list[tuple[Node, Any]] = []
         self._tensor_inputs: list[tuple[Node | Part, torch.Tensor]] = []
+        self._weight_given = ""
+        """The first input that is a parameter or buffer of the root."""
         self._number_inputs: list[tuple[Node, type]] = []
         self._compared_with_others: set[Node | Part] = set()
         """Those that were compared by ``==`` with what is no tensor."""
@@ -184,7 +186,9 @@ class InputReceiver(ValueKeeper):
         if isinstance(value, torch.Tensor):
             self._refuse_default(value, entry.path)
             is_twice = id(value) in self._known and not self._tells_apart()
-            if is_twice or id(value) in self._found or self._is_of_root(value):
+            is_weight = self._is_of_root(value)
+            self._weight_given = self._weight_given or (entry.path if is_weight else "")
+            if is_twice or id(value) in self._found or is_weight:
                 value = another(value)  # In the graph they are two.
                 self._is_split = True
             self._known.setdefault(id(value), (value, node))
@@ -493,7 +497,20 @@ class InputReceiver(ValueKeeper):
         self._add_entry_guard(operator.is_, (found, kind))
 
     def _guard_identities(self) -> None:
-        """Guard which inputs are one tensor: the program may compare them."""
+        """Guard which inputs are one tensor: the program may compare them.
+
+        Raises:
+            TraceError: One is a weight of the root, which the program may compare it with as well.
+        """
+        if self._weight_given:
+            error = TraceError(
+                f"Cannot trace with a parameter or buffer of the program as the example {self._weight_given!r}: the "
+                "program may ask whether two values are one object, and other calls give another one. Give a copy of "
+                "it (clone()).",
+                code="FXP-T061",
+            )
+            self.note_refusal(error)
+            raise error
         first: dict[int, Node] = {}
         for source, value in self._tensor_inputs:
             node = self._entry_node(source)

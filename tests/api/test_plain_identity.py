@@ -1,0 +1,280 @@
+"""Plain programs that ask whether two values are one object: ``y is x``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import fxplug
+
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm, self.same = nn.Linear(4, 4), nn.LayerNorm(4), nn.Identity()
+        self.act, self.drop = nn.ReLU(inplace=True), nn.Dropout(0.5)
+        self.weight, self.other = nn.Parameter(torch.ones(4)), nn.Parameter(torch.zeros(4))
+        self.tied = self.weight
+        self.register_buffer("scale", torch.full((4,), 2.0))
+        self.yes = True
+        self.two = 2
+
+
+def net_of(forward):
+    return type("Asking", (Net,), {"forward": forward})().eval()
+
+
+def of_a_layer(self, x):
+    y = self.layer(x)
+    return y if y is not x else x + 1
+
+
+def of_a_function(self, x):
+    y = functional.relu(x) + torch.tanh(x)
+    return y + 1 if y is x else y
+
+
+def of_a_view(self, x):
+    y = x.view(4, 3)
+    return x + 1 if x is y else y
+
+
+def of_one_twice(self, x):
+    y = x
+    return x + 1 if x is y else x - 1
+
+
+def of_what_a_function_returns(self, x):
+    y = handed_on(x)
+    return x + 1 if x is y else x - 1
+
+
+def handed_on(x):
+    return x
+
+
+def in_a_function(self, x):
+    return chosen(self.layer(x), x)
+
+
+def chosen(one, other):
+    return one if one is not other else other + 1
+
+
+def of_parts(self, x):
+    one, other = x.chunk(2, dim=1)
+    return one + other if one is not other else x
+
+
+def of_parts_of_one(self, x):
+    found = torch.split(x, 2, dim=1)
+    one, other = found[0], found[1]
+    return one - other if one is not other else x
+
+
+def of_weights(self, x):
+    w, other = self.weight, self.other
+    return x + w if w is other else x * other
+
+
+def of_a_weight_read_twice(self, x):
+    w, again = self.scale, self.scale
+    return x + w if w is again else x
+
+
+def beside_sizes(self, x):
+    n, m = x.shape
+    y = self.norm(x).view(m, n) * m**-0.5
+    return y if y is not x else x
+
+
+def beside_none(self, x, mask=None):
+    y = self.layer(x)
+    return y + 1 if y is mask else y
+
+
+def in_a_comprehension(self, x):
+    y = self.layer(x)
+    return torch.stack([z for z in (x, y) if z is not x])
+
+
+def of_parts_gone_through(self, x):
+    y = x
+    for part in x.unbind(0):
+        y = y + part if part is not y else x
+    return y
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        of_a_layer,
+        of_a_function,
+        of_a_view,
+        of_one_twice,
+        of_what_a_function_returns,
+        in_a_function,
+        of_parts,
+        of_parts_of_one,
+        of_weights,
+        of_a_weight_read_twice,
+        beside_sizes,
+        beside_none,
+        in_a_comprehension,
+        of_parts_gone_through,
+    ],
+)
+def test_values_that_are_objects_of_their_own_are_told_apart(forward, plainly, listened_to):
+    net = net_of(forward)
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [captured]
+    other = X.neg()
+    torch.testing.assert_close(captured(other), net(other))
+    torch.testing.assert_close(captured(other), listened_to(net, X)(other))
+
+
+def of_what_is_contiguous(self, x):
+    y = x.contiguous()
+    return x + 1 if y is x else x - 1
+
+
+def of_what_was_written(self, x):
+    y = self.layer(x)
+    z = y.add_(1)
+    return z + 1 if z is y else z - 1
+
+
+def of_what_an_operator_wrote(self, x):
+    y = z = self.layer(x)
+    y += 1
+    return z + 1 if z is y else z - 1
+
+
+def of_what_a_layer_wrote(self, x):
+    y = self.layer(x)
+    z = self.act(y)
+    return z + 1 if z is y else z - 1
+
+
+def of_what_a_function_wrote(self, x):
+    y = self.layer(x)
+    z = functional.relu(y, inplace=True)
+    return z + 1 if z is y else z - 1
+
+
+def of_dropout(self, x):
+    y = functional.dropout(x, 0.5, training=False)
+    return x + 1 if y is x else x - 1
+
+
+def of_a_layer_of_dropout(self, x):
+    y = self.drop(x)
+    return x + 1 if y is x else x - 1
+
+
+def of_a_layer_that_does_nothing(self, x):
+    y = self.same(x)
+    return x + 1 if y is x else x - 1
+
+
+def of_one_part_twice(self, x):
+    found = x.chunk(2, dim=1)
+    one, other = found[1], found[1]
+    return x + 1 if one is other else x - 1
+
+
+def of_one_part_from_both_ends(self, x):
+    found = x.chunk(2, dim=1)
+    one, other = found[1], found[-1]
+    return x + 1 if one is other else x - 1
+
+
+def of_tied_weights(self, x):
+    w, tied = self.weight, self.tied
+    return x + w if w is tied else x - w
+
+
+def of_an_answer(self, x):
+    found, yes = x.is_contiguous(), self.yes
+    return x + 1 if found is yes else x - 1
+
+
+def of_devices(self, x):
+    one, other = x.device, self.weight.device
+    return x + 1 if one is other else x - 1
+
+
+def of_what_was_flattened(self, x):
+    y = x[0]
+    z = y.flatten()
+    return z + 1 if z is y else z - 1
+
+
+def of_a_kind_of_its_own(self, x):
+    y = x.to(x.dtype)
+    return x + 1 if y is x else x - 1
+
+
+def by_a_part(self, x):
+    values, places = torch.max(x, 0)
+    return values + 1 if values is places else values - 1
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        of_what_is_contiguous,
+        of_what_was_written,
+        of_what_an_operator_wrote,
+        of_what_a_layer_wrote,
+        of_what_a_function_wrote,
+        of_dropout,
+        of_a_layer_of_dropout,
+        of_a_layer_that_does_nothing,
+        of_one_part_twice,
+        of_one_part_from_both_ends,
+        of_tied_weights,
+        of_an_answer,
+        of_devices,
+        of_what_was_flattened,
+        of_a_kind_of_its_own,
+        by_a_part,
+    ],
+)
+def test_what_may_be_one_object_is_listened_to(forward, plainly):
+    net = net_of(forward)
+    captured = fxplug.trace(net, (X.clone(),), check=False)
+    assert plainly in ([], [None])
+    torch.testing.assert_close(captured(X.neg()), net(X.neg()))
+
+
+def test_two_inputs_may_be_one():
+    def alike(x, y):
+        return x + 1 if x is y else x + y
+
+    captured = fxplug.trace(alike, (X, X.neg()), check=False)
+    torch.testing.assert_close(captured(X, X.neg()), alike(X, X.neg()))
+    with pytest.raises(fxplug.GuardError):
+        captured(X, X)
+    captured = fxplug.trace(alike, (X, X), check=False)
+    torch.testing.assert_close(captured(X, X), alike(X, X))
+
+
+def of_the_scale(self, x):
+    scale = self.scale
+    return x + 1 if x is scale else x - scale
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_weight_is_no_example_where_it_may_be_compared_with_itself(check, plainly):
+    net = net_of(of_the_scale)
+    with pytest.raises(fxplug.TraceError, match="as the example 'x'") as caught:
+        fxplug.trace(net, (net.scale,), check=check)
+    assert caught.value.code == "FXP-T061"
+    assert plainly == [None]
+    captured = fxplug.trace(net, (net.scale.clone(),), check=check)
+    torch.testing.assert_close(captured(X), net(X))
