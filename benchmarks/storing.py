@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import shutil
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +19,7 @@ import torch.fx
 import fxplug
 from benchmarks.programs import resnet50
 from benchmarks.report import Comparison, Figure, compare_samples, promised
-from benchmarks.timing import interleave
+from benchmarks.timing import interleave, run_in_process
 from fxplug.storage.weights import memory_of
 
 if TYPE_CHECKING:
@@ -79,8 +77,7 @@ def compare_storing(mode: Mode) -> list[Comparison]:
     before = os.environ.get(name)
     os.environ[name] = value
     try:
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-            return process.submit(_compare_all, mode).result()
+        return run_in_process(_compare_all, mode)
     finally:
         if before is None:
             del os.environ[name]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import statistics
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -12,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Fresh", "Ratio", "Samples", "interleave", "paired_ratio"]
+__all__ = ["Fresh", "Ratio", "Samples", "interleave", "paired_ratio", "run_in_process"]
 
 Samples = dict[str, list[float]]
 """Contender -> seconds of each round, in the order of the rounds."""
 
 
 ValueT = TypeVar("ValueT")
+ArgumentT = TypeVar("ArgumentT")
 
 
 @dataclass(frozen=True)
@@ -92,3 +95,12 @@ def paired_ratio(reference: Sequence[float], candidate: Sequence[float]) -> Rati
         return Ratio(ratios[0], ratios[0], ratios[0])
     low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
     return Ratio(median, low, high)
+
+
+def run_in_process(measure: Callable[[ArgumentT], ValueT], argument: ArgumentT) -> ValueT:
+    """Return what a function of a module returns in a process of its own.
+
+    What ran before has freed memory, and who is given some of that needs none that is new, which would take longer.
+    """
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(measure, argument).result()

@@ -13,7 +13,6 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from fxplug.capture.kinds import held_value, kind_of_node, module_at
 from fxplug.capture.sameness import passes_on
@@ -24,11 +23,13 @@ from fxplug.semantics.kinds import TENSOR, TENSOR_MODULES, Kind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import nn
+
 
 __all__ = ["are_objects_of_their_own"]
 
 _NUMBERS = frozenset({int, float, torch.Size})
-_FLOAT = Kind(float)
+_INT, _FLOAT = Kind(int), Kind(float)
 _PARTED = frozenset({"chunk", "split", "tensor_split", "unbind"})
 """Methods and functions that return tuples of new tensors."""
 
@@ -87,7 +88,7 @@ class _Objects:
         value = held_value(node, self._root)
         is_new = id(value) not in self._held
         self._held.add(id(value))
-        return is_new and type(value) in _TENSORS
+        return is_new
 
     def _is_known(self, node: Node) -> bool:
         """Return whether the same was called before with arguments of the same kinds: each block of a network does."""
@@ -100,8 +101,9 @@ class _Objects:
 
     def _key_of(self, node: Node) -> Any:
         """Return what the kind of a call hangs on; None where that is more than functions and kinds of arguments."""
-        kinds, args = self._kinds, node._args
-        if node._kwargs or (node._target is operator.getitem and kinds.get(args[0]) is not TENSOR):
+        kinds, args, target = self._kinds, node._args, node._target
+        is_of_whole = target is operator.getitem and kinds.get(args[0]) is TENSOR
+        if node._kwargs or target is getattr or (target is operator.getitem and not is_of_whole):
             return None
         # By their addresses: the kinds of all nodes are kept.
         given = [id(kinds.get(one)) if one.__class__ is Node else one.__class__ for one in args]
@@ -112,28 +114,41 @@ class _Objects:
         kinds, root = self._kinds, self._root
         if _is_parted(node):
             return True
-        if node._target is operator.getitem and _is_parted(source := node._args[0]):
-            part = source, node._args[1]
+        if node._target is operator.getitem and (kind := self._kind_of_parts(node._args[0])) is not None:
+            part = node._args[:2]
             is_new = type(part[1]) is int and part[1] >= 0 and part not in self._parts
             self._parts.add(part)
-            kinds[node] = TENSOR
+            kinds[node] = kind
             return is_new
         kind = kind_of_node(node, root, kinds)
-        if kind is None and node._target is operator.pow:  # A float or an integer, or a complex number.
-            given = [kind_of_node(one, root, kinds) for one in node.all_input_nodes]
-            kinds[node] = kind = (
-                _FLOAT if all(one is not None and one.cls in _NUMBERS for one in given) else None
-            )
+        if (
+            kind is None and node._target is operator.pow
+        ):  # Of numbers: a float or an integer, or a complex one.
+            kinds[node] = kind = _FLOAT
         if kind is None:
             return False
-        is_own = kind.cls in _NUMBERS or (issubclass(kind.cls, torch.Tensor) and not passes_on(node, root))
+        is_tensor = issubclass(kind.cls, torch.Tensor)
+        is_own = not passes_on(node, root) if is_tensor else kind.cls in _NUMBERS and _hangs_on_sizes(node)
         if is_own and node._op in _CALLS and (key := self._key_of(node)) is not None:
             self._answers[key] = kind
         return is_own
 
+    def _kind_of_parts(self, value: Any) -> Kind | None:
+        """Return what the elements of a tuple of tensors, or of sizes, are; None for other values."""
+        if _is_parted(value):
+            return TENSOR
+        kind = kind_of_node(value, self._root, self._kinds)
+        return _INT if kind is not None and kind.cls is torch.Size else None
+
 
 _CALLS = frozenset({"call_function", "call_method"})
-_TENSORS = frozenset({torch.Tensor, nn.Parameter})
+
+
+def _hangs_on_sizes(node: Node) -> bool:
+    """Return whether a number is a size or computed from some: others are what they are where a run is listened to."""
+    target: Any = node._target
+    reads_sizes = target == "size" if node._op == "call_method" else target is getattr
+    return reads_sizes or getattr(operator, getattr(target, "__name__", ""), None) is target
 
 
 def _is_parted(node: Any) -> bool:

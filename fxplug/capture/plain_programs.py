@@ -22,6 +22,7 @@ from fxplug.capture.plain_modules import (
     tables_of_containers,
 )
 from fxplug.semantics.internals import global_hook_tables, is_run_as_written
+from fxplug.semantics.kinds import TENSOR_METHODS, TENSOR_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -94,6 +95,8 @@ def plain_program(
         return None
     found, asking = own + parts[0], parts[1]
     if any(is_remarkable(part.live) for part in found) or not may_be_values(modules, found):
+        return None
+    if any(part.compares for part in found) and not all(map(_hands_out_new_objects, found)):
         return None
     codes: set[int] = set()
     codes.update(*[scan_of(part.code).codes for part in found])
@@ -187,6 +190,18 @@ def _on_examples(modules: Collection[nn.Module], parts: list[PlainPart]) -> tupl
         [(value, value.copy()) for value in _containers_in(modules, parts)],
         any(part.compares for part in parts),
     )
+
+
+def _hands_out_new_objects(part: PlainPart) -> bool:
+    """Return whether a function reads no attribute of values that may be one object for two of them.
+
+    These are not recorded where nobody computes with them. A tuple of a tuple is that tuple.
+    """
+    read = part.of_values & (TENSOR_NAMES - TENSOR_METHODS)
+    return read <= _NEW_FOR_EACH and "tuple" not in scan_of(part.live).globals
+
+
+_NEW_FOR_EACH = frozenset({"T", "mT", "shape"})
 
 
 def _containers_in(modules: Iterable[nn.Module], parts: list[PlainPart]) -> Iterator[Any]:

@@ -34,7 +34,7 @@ _PASSING = _words(
     """
     bfloat16 bool byte cdouble cfloat chalf char double float half int long short to type type_as
     alpha_dropout dropout dropout1d dropout2d dropout3d feature_alpha_dropout feature_dropout
-    asarray as_tensor coalesce contiguous cpu cuda dequantize pin_memory to_dense
+    asarray as_tensor cartesian_prod coalesce contiguous cpu cuda dequantize pin_memory to_dense
     atleast_1d atleast_2d atleast_3d broadcast_tensors flatten ravel sum_to_size
     __pos__ __reversed__ adjoint conj conj_physical pos positive real resolve_conj resolve_neg
     lift_fresh _autocast_to_full_precision _autocast_to_reduced_precision
