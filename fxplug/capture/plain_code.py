@@ -56,7 +56,7 @@ class Reads(NamedTuple):
     hands_on: bool = False
     """Whether it does more with its object, or with what is in it, than to read attributes and to call."""
     compares: bool = False
-    """Whether it asks of two variables whether they are one object."""
+    """Whether it asks whether something is what a variable holds."""
 
     @property
     def goes_into_values(self) -> bool:
@@ -354,8 +354,6 @@ class _Reader:
         self.needs_examples = False
         self._hands_on = False
         self._compares = False
-        self._loaded = 0
-        """How many variables were loaded one after the other, last of all."""
         self._chain: tuple[str, ...] = ()
         """Names of a global, and of attributes of it in one another."""
         self._found: dict[tuple[str, ...], None] = {}
@@ -604,7 +602,7 @@ class _Reader:
         if name == "IS_OP" or name.endswith(("IF_NONE", "IF_NOT_NONE")):
             self.needs_examples |= not top.startswith("held")
             is_known = name != "IS_OP" or top.endswith("None") or (top == "global" and self._is_class)
-            return is_known or self._compares_variables(before)
+            return is_known or self._compares_with_variable(before)
         if name in {"STORE_FAST", "STORE_DEREF"}:
             self._variables.add(entry.argval)
             return entry.argval != self._own
@@ -616,16 +614,14 @@ class _Reader:
             return True
         return name in _HARMLESS or name in _LOOPING
 
-    def _compares_variables(self, before: str) -> bool:
-        """Return whether two variables that were loaded last are compared by identity, and note it."""
-        is_one = before in _LOADING and self._loaded >= _OF_PAIR
+    def _compares_with_variable(self, before: str) -> bool:
+        """Return whether something is compared by identity with a variable, which was loaded last, and note it."""
+        is_one = before in _LOADING
         self._compares |= is_one
         return is_one
 
     def _load(self, entry: dis.Instruction, before: str) -> bool:
         names = entry.argval if isinstance(entry.argval, tuple) else (entry.argval,)
-        is_stored = entry.opname == _STORE_AND_LOAD
-        self._loaded = len(names) - is_stored + (self._loaded if before in _LOADING and not is_stored else 0)
         if before == "PUSH_NULL" and self._elements.issuperset(names) and len(names) == 1:
             self._above.append(0)
             return True
@@ -635,8 +631,8 @@ class _Reader:
         if self._own is None or self._own not in names:
             return "__class__" not in names
         self._top, self._is_called = "self", before == "PUSH_NULL"
-        is_other = is_stored and names[0] == self._own
-        return names.count(self._own) == 1 and names[-1] == self._own and not is_other
+        is_stored = entry.opname == _STORE_AND_LOAD and names[0] == self._own
+        return names.count(self._own) == 1 and names[-1] == self._own and not is_stored
 
     def _read_attribute(self, entry: dis.Instruction, top: str) -> bool:
         name: str = entry.argval

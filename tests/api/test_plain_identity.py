@@ -11,6 +11,7 @@ from torch.nn import functional
 
 import fxplug
 from fxplug.api.plain_identity import are_objects_of_their_own
+from fxplug.capture.plain_code import reads_of_function
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
@@ -87,6 +88,15 @@ def of_parts_of_all_kinds(self, x):
     return last
 
 
+def of_what_a_call_returns(self, x):
+    return x + 1 if self.layer(x) is x else x - 1
+
+
+def of_what_is_chosen(self, x):
+    y = self.layer(x)
+    return x + 1 if (y if x.shape[0] > 1 else x) is x else x - 1
+
+
 def of_weights(self, x):
     w, other = self.weight, self.other
     return x + w if w is other else x * other
@@ -132,6 +142,7 @@ def of_parts_gone_through(self, x):
         of_parts,
         of_parts_of_one,
         of_parts_of_all_kinds,
+        of_what_a_call_returns,
         of_weights,
         of_a_weight_read_twice,
         beside_sizes,
@@ -353,6 +364,7 @@ def by_a_part(self, x):
 @pytest.mark.parametrize(
     "forward",
     [
+        of_what_is_chosen,
         of_what_is_contiguous,
         of_what_was_written,
         of_what_an_operator_wrote,
@@ -466,3 +478,22 @@ def test_parts_of_what_a_function_of_the_program_returns_may_be_anything():
 
     assert are_objects_of_their_own(parted(torch.chunk), [X], nn.Module())
     assert not are_objects_of_their_own(parted(chunk), [X], nn.Module())
+
+
+READ = {
+    "two": (lambda x, y: x is y, True),
+    "two, otherwise": (lambda x, y: (x is not y) + 1, True),
+    "two, and one with None": (lambda x, y: (x is y) + (y is None), True),
+    "an element": (lambda x, y: [part for part in x if part is y], True),
+    "with None": (lambda x, y: x is None or y is None, False),
+    "with a global": (lambda x: x is X, None),
+    "with a global behind two": (lambda x, y: (x is y) + (x is X), None),
+    "attributes": (lambda x, y: x.layer is y.layer, None),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_is_compared_with_a_variable_is_noted(name):
+    function, compares = READ[name]
+    reads = reads_of_function(function.__code__)
+    assert (reads if reads is None else reads.compares) is compares
