@@ -181,7 +181,8 @@ def _said_of_inputs(inputs: Sequence[Node], tracer: Tracer) -> list[tuple[Node, 
     left_out, plain = tracer.left_out, tracer.plain
     said = [(node, left_out[str(node.target)]) for node in inputs if node.target in left_out]
     given = [node for node in inputs if node.target not in left_out]
-    if plain is not None and (plain.asks_for_classes or plain.compares):  # One of a weight is another one.
+    # A parameter, which an input may be compared with, is of another class.
+    if plain is not None and (plain.asks_for_classes or plain.compares):
         return said + [(node, torch.Tensor) for node in given]  # Which None is not.
     is_asked = plain is not None and plain.needs_examples
     return said + [(node, present) for node in given if node.args or is_asked]

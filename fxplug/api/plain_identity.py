@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-
 __all__ = ["are_objects_of_their_own"]
 
 _NUMBERS = frozenset({int, float, torch.Size})
@@ -121,10 +120,8 @@ class _Objects:
             kinds[node] = kind
             return is_new
         kind = kind_of_node(node, root, kinds)
-        if (
-            kind is None and node._target is operator.pow
-        ):  # Of numbers: a float or an integer, or a complex one.
-            kinds[node] = kind = _FLOAT
+        if kind is None and node._target is operator.pow:
+            kinds[node] = kind = _FLOAT  # Of numbers, since the kinds of all others are known: some number.
         if kind is None:
             return False
         is_tensor = issubclass(kind.cls, torch.Tensor)

@@ -96,7 +96,7 @@ def plain_program(
     found, asking = own + parts[0], parts[1]
     if any(is_remarkable(part.live) for part in found) or not may_be_values(modules, found):
         return None
-    if any(part.compares for part in found) and not all(map(_hands_out_new_objects, found)):
+    if any(part.compares for part in found) and not all(map(_reads_objects_of_their_own, found)):
         return None
     codes: set[int] = set()
     codes.update(*[scan_of(part.code).codes for part in found])
@@ -192,7 +192,7 @@ def _on_examples(modules: Collection[nn.Module], parts: list[PlainPart]) -> tupl
     )
 
 
-def _hands_out_new_objects(part: PlainPart) -> bool:
+def _reads_objects_of_their_own(part: PlainPart) -> bool:
     """Return whether a function reads no attribute of values that may be one object for two of them.
 
     These are not recorded where nobody computes with them. A tuple of a tuple is that tuple.
