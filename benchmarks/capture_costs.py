@@ -29,7 +29,7 @@ _QUESTIONS = {
     "elements": "asks for elements",
     "class": "asks for a class",
     "identity": "asks for identity",
-    "context": "turns gradients off, which has to be listened to",
+    "context": "turns gradients off",
 }
 _PROMISED = 15.0
 """Microseconds for each node."""

@@ -137,7 +137,7 @@ class AskingForIdentity(DecoderBlock):
 
 
 class WithoutGradients(DecoderBlock):
-    """One that turns gradients off: a capture on examples has to listen to a program that enters contexts."""
+    """One that turns gradients off."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return new features of every word."""

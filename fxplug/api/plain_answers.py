@@ -94,7 +94,8 @@ class PlainAnswers:
         """How many parts those have that the program goes through."""
         self._given: dict[Node, torch.Tensor] = {}
         self._places: dict[Any, Guard] = {}
-        self._shapes: Any = _UNASKED
+        # Later the program may be in a context of its own.
+        self._shapes: Any = None if torch.is_autocast_enabled("cpu") else _UNASKED
 
     @contextmanager
     def heard_by(self, tracer: Tracer) -> Generator[None]:

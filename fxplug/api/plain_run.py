@@ -11,6 +11,7 @@ in between.
 from __future__ import annotations
 
 import operator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,7 +29,7 @@ from fxplug.semantics.libraries import what_does
 from fxplug.semantics.modules import returns_new_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
     from fxplug.capture.layer_records import LayerCall
     from fxplug.ir import Graph
@@ -213,6 +214,7 @@ class BegunRun:
         """How many of the calls have run."""
         self._checks = checks
         self._calls = calls
+        self._graph = graph
         self._bytes = 0
 
     def value_of(self, node: Node) -> Any:
@@ -220,8 +222,11 @@ class BegunRun:
 
         Raises:
             Exception: What the program raises.
-            MissedProgramError: The values take more memory than they may, or something is written to what is kept.
+            MissedProgramError: The values take more memory than they may, something is written to what is kept, or
+                the program is in a context, which what runs may not be in.
         """
+        if self._graph.current_region and node not in self.values:
+            raise MissedProgramError
         values, calls, checks = self.values, self._calls, self._checks
         writing, told, tensors, ranks = checks.writing, checks.told, checks.tensors, checks.ranks
         at = self.last._next
@@ -231,7 +236,7 @@ class BegunRun:
                 layer, given, first, at, result = calls[self.count]
                 if checks.writing:
                     checks.check_layer(first, at, values[given])
-                value = layer.forward(values[given])
+                value = _run_forward(layer, values[given], first)
                 checks.check_value(result, value)
                 self.count += 1
                 begin = calls[self.count][2] if self.count < len(calls) else None
@@ -319,7 +324,7 @@ def _run_layer(call: LayerCall, values: dict[Node, Any], checks: Checks | None) 
     layer, given, first, last, result = call
     if checks is not None:
         checks.check_layer(first, last, values[given])
-    value = layer.forward(values[given])
+    value = _run_forward(layer, values[given], first)
     if checks is not None:
         checks.check_value(result, value)
     # A value that has one user, as most have, has this one.
@@ -327,6 +332,23 @@ def _run_layer(call: LayerCall, values: dict[Node, Any], checks: Checks | None) 
         del values[given]
     if result._users is not None:
         values[result] = value
+
+
+def _run_forward(layer: nn.Module, value: Any, first: Node) -> Any:
+    """Return what a layer makes of a value, in the contexts around the first of the nodes that it records."""
+    if not first._region:
+        return layer.forward(value)
+    with _contexts_around(first):
+        return layer.forward(value)
+
+
+@contextmanager
+def _contexts_around(node: Node) -> Generator[None]:
+    """Enter the contexts around a node."""
+    with ExitStack() as entered:
+        for entry in node._region:
+            entered.enter_context(entry.context(*entry.arguments))
+        yield
 
 
 def _end_with(node: Node, values: dict[Node, Any]) -> None:
@@ -349,8 +371,18 @@ def _end_within(used: Node, first: Node, last: Node) -> bool:
     return True
 
 
-def compute(node: Node, values: Mapping[Node, Any], root: nn.Module) -> Any:
-    """Return the value of a node that is no input, from those that it uses."""
+def compute(node: Node, values: Mapping[Node, Any], root: nn.Module, *, is_inside: bool = False) -> Any:
+    """Return the value of a node that is no input, from those that it uses.
+
+    Args:
+        node: The node.
+        values: Has those that it uses.
+        root: What paths refer to.
+        is_inside: Whether the contexts around the node are entered.
+    """
+    if node._region and not is_inside:
+        with _contexts_around(node):
+            return compute(node, values, root, is_inside=True)
     op = node._op
     if op == "get_attr":
         path: Any = node._target

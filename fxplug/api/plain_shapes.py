@@ -17,6 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn import functional
 
 from fxplug.capture.arguments import PLAIN_TYPES
 from fxplug.execute.paths import fetch_path, module_at, weight_at
@@ -28,10 +29,11 @@ from fxplug.semantics.internals import (
     is_under_modes,
 )
 from fxplug.semantics.libraries import what_does
-from fxplug.semantics.shapes.abstract import AbstractFlags, AbstractTensor, UnknownShapeError
-from fxplug.semantics.shapes.functions import FUNCTIONS, METHODS, are_intact
+from fxplug.semantics.shapes.abstract import ABSTRACT, AbstractFlags, AbstractTensor, UnknownShapeError
+from fxplug.semantics.shapes.functions import FUNCTIONS, METHODS, METHODS_OF_FLAGS, are_intact
 from fxplug.semantics.shapes.integers import CREATING, compute, holds_tensors, known_value
 from fxplug.semantics.shapes.layers import shape_of_attention, shape_of_layer
+from fxplug.semantics.shapes.operands import new_tensor
 from fxplug.semantics.shapes.reading import converted, read_attribute
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from fxplug.api.plain_run import Checks
     from fxplug.capture.layer_records import LayerCall
+    from fxplug.ir import RegionEntry
     from fxplug.semantics.shapes.abstract import Memory
 
 __all__ = ["Shapes", "shapes_of"]
@@ -155,13 +158,17 @@ class Shapes:
         begin = calls[self._count][2] if self._count < len(calls) else None
         while node not in values:
             if at is begin:
-                layer, given, _, at, result = calls[self._count]
+                layer, given, first, at, result = calls[self._count]
                 value = shape_of_layer(layer, values[given], dtype)
+                if first._region:
+                    _check_region(first, value, values[given])
                 self._count += 1
                 begin = calls[self._count][2] if self._count < len(calls) else None
             else:
                 result = at
                 value = self._value(at)
+                if at._region:
+                    _check_region(at, value, *[values[one] for one in at.all_input_nodes])
             if value.__class__ is AbstractTensor and math.prod(value.sizes) > _MOST_ELEMENTS:
                 raise UnknownShapeError
             values[result] = value
@@ -200,10 +207,14 @@ class Shapes:
 
     def _shape(self, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Return what is known of what a call gives that is not computed."""
+        if kwargs.get("dtype") is self.dtype and target in _TOLD_DTYPES:
+            del kwargs["dtype"]  # It is the dtype of the result, to which what is given is converted.
+            if args[0].__class__ is AbstractFlags:
+                args[0] = new_tensor(args[0].sizes)
         if op == "call_method":
-            method = METHODS.get(target)
-            if method is None or args[0].__class__ is not AbstractTensor:
-                return converted(args[0], target, args[1:], self.dtype, **kwargs)
+            of_kind = METHODS if args[0].__class__ is AbstractTensor else METHODS_OF_FLAGS
+            if (method := of_kind.get(target)) is None:
+                return converted(args[0], target, args[1:], kwargs, self.dtype)
             return method(*args, **kwargs)
         if target is getattr:
             return read_attribute(*args, dtype=self.dtype)
@@ -215,6 +226,43 @@ class Shapes:
         return value
 
 
+_NAMES = ("cumprod", "cumsum", "log_softmax", "mean", "softmax", "sum")
+_TOLD_DTYPES = frozenset(
+    {*_NAMES, *(getattr(torch, name) for name in _NAMES), functional.log_softmax, functional.softmax}
+)
+"""What may be told the dtype of its result."""
+_OF_GRADIENTS = frozenset({torch.enable_grad, torch.no_grad, torch.set_grad_enabled})
+_ENABLED = 2
+"""Which of the arguments of `torch.autocast` says whether it does anything."""
+
+
+def _check_region(node: Node, value: Any, *given: Any) -> None:
+    """Take note of the contexts around a node, and of what its value is.
+
+    Args:
+        node: The node.
+        value: What is known of its value.
+        given: The same of the values that it uses.
+
+    Raises:
+        UnknownShapeError: They change more than for what gradients are computed, or the node may write to a view: torch
+            refuses that where gradients are on and the view was made where they were off.
+    """
+    if not all(map(_computes_alike, node._region)):
+        raise UnknownShapeError
+    for one in value if value.__class__ is tuple else (value,):
+        if one.__class__ is AbstractTensor and one.memory == "view":
+            if any(one is other for other in given):
+                raise UnknownShapeError
+            one.memory = "part"
+
+
+def _computes_alike(entry: RegionEntry) -> bool:
+    """Return whether a context leaves values as they are, where no other one changes any."""
+    is_off = entry.context is torch.autocast and entry.arguments[_ENABLED] is False
+    return is_off or entry.context in _OF_GRADIENTS
+
+
 def _is_same(value: Any, told: Any) -> bool:
     return not _is_tensor(value) and type(value) is type(told) and bool(value == told)
 
@@ -223,7 +271,7 @@ def _is_tensor(value: Any) -> bool:
     return value.__class__ in _TENSORS
 
 
-_TENSORS = frozenset({AbstractFlags, AbstractTensor, torch.Tensor})
+_TENSORS = ABSTRACT | {torch.Tensor}
 
 
 def _is_plain_tensor(value: Any) -> bool:

@@ -163,7 +163,7 @@ class ConstantKeeper(RootReader):
             kwargs: Of the call.
         """
         is_told = function is assert_function and bool(args) and type(args[0]) is bool
-        if self._constants.is_busy or is_told:
+        if self._constants.is_busy or is_told or function in _SETTINGS:
             return function(*args, **kwargs)
         if self.traces_plain_alone and _makes_anew(function, args, kwargs):
             return self._silently(self._record_plain, function, args, kwargs)
@@ -179,7 +179,7 @@ class ConstantKeeper(RootReader):
             return function(*args, **kwargs)
         if isinstance(function, MethodWrapperType):
             return self._plain_attribute(function, args, kwargs)
-        if function in _SETTINGS or function in _HOOKING:
+        if function in _HOOKING:
             self._constants.note_hooking(function)
             return function(*args, **kwargs)
         effect = call_effect(function, args, kwargs)

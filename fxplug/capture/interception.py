@@ -45,7 +45,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import nn
@@ -99,6 +99,7 @@ __all__ = [
     "entering",
     "entering_module",
     "entering_plainly",
+    "hear_of_contexts",
     "hear_of_questions",
     "intercept",
     "original_call",
@@ -126,7 +127,7 @@ _hearing_every: set[Session] = set()
 """Those of the running traces that want to hear of reads of submodules, too."""
 _lasting: dict[tuple[type, str], Trampoline | SlotPatch] = {}
 """Kept when nothing is installed any more: the next trace most likely needs the same ones."""
-_lasting_methods: list[PatchGroup] = []
+_lasting_groups: dict[str, PatchGroup] = {}
 """The same for what is patched together."""
 
 
@@ -445,17 +446,20 @@ _ALIASES = [
 ]
 """The classes of what `typing` has for others, such as ``Optional[A]``, that ask for the type of the very object."""
 
-_METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
+_Intercepted: TypeAlias = "tuple[tuple[type, str, Any, dict[str, Any]], ...]"
+_METHODS_OF_CONTEXTS: _Intercepted = (
     *((kind, "__enter__", _enter, _CONSTANTS) for kind in CONTEXTS),
     *((kind, "__exit__", _exit, _CONSTANTS) for kind in CONTEXTS),
+    (torch.set_grad_enabled, "__init__", _grad_mode, _CONSTANTS),
+    (torch.set_grad_enabled, "__call__", _grad_mode_call, _CONSTANTS),
+)
+_METHODS: _Intercepted = (
     (TorchFunctionMode, "__enter__", _enter_mode, _CONSTANTS),
     (TorchFunctionMode, "__exit__", _exit_mode, _CONSTANTS),
     (TorchDispatchMode, "__enter__", _enter_mode, _CONSTANTS),
     (TorchDispatchMode, "__exit__", _exit_mode, _CONSTANTS),
     (saved_tensors_hooks, "__enter__", _enter_mode, _CONSTANTS),
     (saved_tensors_hooks, "__exit__", _exit_mode, _CONSTANTS),
-    (torch.set_grad_enabled, "__init__", _grad_mode, _CONSTANTS),
-    (torch.set_grad_enabled, "__call__", _grad_mode_call, _CONSTANTS),
     *(
         (kind, name, _random, {**_CONSTANTS, "<kind>": heard})
         for kind, heard, names in (
@@ -512,38 +516,63 @@ def _patch(
 
 def _methods_patch() -> PatchGroup:
     """Return what hears of all that takes no part in most traces, and is therefore put in place in one go."""
-    if not (_lasting_methods and _lasting_methods[0].fits()):
-        found = [(owner, name, vars(owner).get(name)) for owner, name, _, _ in _METHODS]
-        methods = [
-            _patch(owner, name, template, constants, method)
-            for (owner, name, template, constants), (_, _, method) in zip(_METHODS, found, strict=True)
-        ]
-        functions = [
-            Trampoline(function, _opaque, {**_CONSTANTS, "<hear>": _hear_opaque, "<kind>": kind})
-            for kind, function in opaque_functions().items()
-        ]
-        if COMPILES_CHOICES is not None:  # Older releases of torch compile in another way.
-            functions.append(Trampoline(COMPILES_CHOICES, _compiling, {"<under modes>": is_under_modes}))
-        functions += [
-            Trampoline(cast("FunctionType", function), _seeding, _CONSTANTS) for function in _SEEDING
-        ]
-        functions += [
-            Trampoline(function, _conversion, {**_CONSTANTS, "<name>": name})
-            for name, function in _CONVERSIONS.items()
-        ]
-        functions += [
-            Trampoline(function, _mode, {**_CONSTANTS, "<hear>": hear_of_mode, "<name>": name})
-            for name, function in modes_named()
-            if isinstance(function, FunctionType)
-        ]
-        constants = {**_CONSTANTS, "<hear>": hear_of_gradients, "<name>": "grad"}
-        functions.append(Trampoline(cast("FunctionType", torch.autograd.grad), _mode, constants))
-        group = PatchGroup([*methods, *functions], found)
-        # The functions are torch's own, and stay; a method may be somebody's, who has put it there for a while.
-        are_own = all(_is_own(owner, method) for owner, _, method in found)
-        _lasting_methods[:] = [group] if are_own and all(patch.is_lasting for patch in methods) else []
-        return group
-    return _lasting_methods[0]
+    return _group_patch("methods", _METHODS, _patches_of_functions)
+
+
+def _contexts_patch() -> PatchGroup:
+    """Return what hears of contexts of torch that are entered and left."""
+    return _group_patch("contexts", _METHODS_OF_CONTEXTS)
+
+
+def _group_patch(
+    name: str, intercepted: _Intercepted, more: Callable[[], list[Trampoline]] | None = None
+) -> PatchGroup:
+    """Return several patches as one.
+
+    Args:
+        name: Under which it is kept until the next trace.
+        intercepted: The methods: class, name, what runs in their place, and what this is told.
+        more: Returns patches of functions.
+    """
+    kept = _lasting_groups.get(name)
+    if kept is not None and kept.fits():
+        return kept
+    found = [(owner, name, vars(owner).get(name)) for owner, name, _, _ in intercepted]
+    methods = [
+        _patch(owner, name, template, constants, method)
+        for (owner, name, template, constants), (_, _, method) in zip(intercepted, found, strict=True)
+    ]
+    group = PatchGroup([*methods, *(() if more is None else more())], found)
+    # The functions are torch's own, and stay; a method may be somebody's, who has put it there for a while.
+    are_own = all(_is_own(owner, method) for owner, _, method in found)
+    if are_own and all(patch.is_lasting for patch in methods):
+        _lasting_groups[name] = group
+    else:
+        _lasting_groups.pop(name, None)
+    return group
+
+
+def _patches_of_functions() -> list[Trampoline]:
+    """Return the patches of functions that take no part in most traces."""
+    functions = [
+        Trampoline(function, _opaque, {**_CONSTANTS, "<hear>": _hear_opaque, "<kind>": kind})
+        for kind, function in opaque_functions().items()
+    ]
+    if COMPILES_CHOICES is not None:  # Older releases of torch compile in another way.
+        functions.append(Trampoline(COMPILES_CHOICES, _compiling, {"<under modes>": is_under_modes}))
+    functions += [Trampoline(cast("FunctionType", function), _seeding, _CONSTANTS) for function in _SEEDING]
+    functions += [
+        Trampoline(function, _conversion, {**_CONSTANTS, "<name>": name})
+        for name, function in _CONVERSIONS.items()
+    ]
+    functions += [
+        Trampoline(function, _mode, {**_CONSTANTS, "<hear>": hear_of_mode, "<name>": name})
+        for name, function in modes_named()
+        if isinstance(function, FunctionType)
+    ]
+    constants = {**_CONSTANTS, "<hear>": hear_of_gradients, "<name>": "grad"}
+    functions.append(Trampoline(cast("FunctionType", torch.autograd.grad), _mode, constants))
+    return functions
 
 
 def _is_own(owner: type, method: Any) -> bool:
@@ -580,6 +609,7 @@ def _install_rest() -> None:
     """Install what every trace needs of a program that does more than to call modules and torch."""
     with _patches.lock:
         _patches.hold(_EVERY_TRACE, "methods", _methods_patch)
+        _patches.hold(_EVERY_TRACE, "contexts", _contexts_patch)
         hold_modes(_patches, _EVERY_TRACE)
 
 
@@ -661,6 +691,12 @@ def hear_of_questions(namespaces: Iterable[tuple[dict[str, Any], frozenset[str]]
     if session is not None:
         for namespace, names in namespaces:
             hear_of_asked(_patches, session, namespace, names)
+
+
+def hear_of_contexts() -> None:
+    """Hear of contexts of torch that are entered and left."""
+    with _patches.lock:
+        _patches.hold(_EVERY_TRACE, "contexts", _contexts_patch)
 
 
 def entering_module(module: nn.Module) -> None:

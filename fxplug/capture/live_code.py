@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import CodeType
 
-__all__ = ["Condition", "conditions_in", "live_code"]
+__all__ = ["Condition", "conditions_in", "handlers_in", "live_code"]
 
 
 class Condition(NamedTuple):
@@ -196,10 +196,8 @@ def _without(code: CodeType, jumps: dict[int, bool], of_variables: set[int]) -> 
         jumps: Offset of an instruction -> whether it jumps, where that is known.
         of_variables: Offsets of those that compare a variable, which then is only left alone.
     """
-    if getattr(code, "co_exceptiontable", b""):
-        return code  # What handles errors is reached in other ways.
     entries = list(dis.get_instructions(code))
-    reached = _reached(entries, jumps)
+    reached = _reached(entries, jumps, handlers_in(code))
     raw = bytearray(code.co_code)
     nothing = bytes((dis.opmap["NOP"], 0))
     ends = [entry.offset for entry in entries[1:]] + [len(raw)]
@@ -223,8 +221,24 @@ def _without(code: CodeType, jumps: dict[int, bool], of_variables: set[int]) -> 
     )
 
 
-def _reached(entries: list[dis.Instruction], jumps: dict[int, bool]) -> set[int]:
-    """Return the offsets of the instructions that may run."""
+def handlers_in(code: CodeType) -> list[tuple[range, int]]:
+    """Return where errors may be raised that code handles, and where it goes on with these, as offsets."""
+    if not getattr(code, "co_exceptiontable", b""):  # Older Pythons have none, and jump.
+        return []
+    entries: Any = dis.Bytecode(code).exception_entries  # pyright: ignore[reportAttributeAccessIssue]
+    return [(range(entry.start, entry.end), int(entry.target)) for entry in entries]
+
+
+def _reached(
+    entries: list[dis.Instruction], jumps: dict[int, bool], handlers: list[tuple[range, int]]
+) -> set[int]:
+    """Return the offsets of the instructions that may run.
+
+    Args:
+        entries: All.
+        jumps: Offset of an instruction -> whether it jumps, where that is known.
+        handlers: As of `handlers_in`.
+    """
     at = {entry.offset: index for index, entry in enumerate(entries)}
     jumping = {*dis.hasjabs, *dis.hasjrel}
     reached: set[int] = set()
@@ -240,6 +254,7 @@ def _reached(entries: list[dis.Instruction], jumps: dict[int, bool]) -> set[int]
             waiting.append(at[entry.argval])
         if decided is not True and not entry.opname.startswith(_ENDING):
             waiting.append(index + 1)
+        waiting += [at[target] for raising, target in handlers if entry.offset in raising]
     return reached
 
 

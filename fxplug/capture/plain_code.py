@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fxplug.capture.bytecode import read_once
 from fxplug.capture.conversions import CONVERSIONS
 from fxplug.capture.hazards import OF_SEQUENCES, scan_of
+from fxplug.capture.plain_contexts import contexts_entered, without_handlers
 from fxplug.capture.world import modes_named
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Reads(NamedTuple):
     """Whether it does more with its object, or with what is in it, than to read attributes and to call."""
     compares: bool = False
     """Whether it asks whether something is what a variable holds."""
+    contexts: tuple[tuple[str, ...], ...] = ()
+    """Names, as those of what is found, of what is called for a context that is entered."""
 
     @property
     def goes_into_values(self) -> bool:
@@ -79,6 +82,7 @@ class Reads(NamedTuple):
 _HARMLESS = frozenset(
     {
         *("CACHE", "NOP", "NOT_TAKEN", "PRECALL", "PUSH_NULL", "RESUME", "TO_BOOL", "EXTENDED_ARG"),
+        "BEFORE_WITH",
         *("COPY", "DUP_TOP", "DUP_TOP_TWO", "POP_TOP", "ROT_TWO", "ROT_THREE", "ROT_FOUR", "SWAP"),
         *("CALL", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_KW", "CALL_METHOD", "KW_NAMES"),
         *("BUILD_CONST_KEY_MAP", "BUILD_LIST", "BUILD_MAP", "BUILD_TUPLE"),
@@ -223,7 +227,7 @@ def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads |
     """
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     is_open = is_inner or (code.co_freevars in {(), _OF_CLASS} and not code.co_flags & _SUSPENDED)
-    if not is_open or getattr(code, "co_exceptiontable", b""):
+    if not is_open:
         return None
     if not code.co_argcount and code.co_flags & inspect.CO_VARARGS:
         return None  # Its object may be among the others.
@@ -232,11 +236,11 @@ def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads |
         return None
     if any(modes_named(scan.names)) or not scan.names.isdisjoint(OF_SEQUENCES):
         return None
-    entries = list(dis.get_instructions(code))
-    classes = _classes_named(entries, scan.globals)
-    if classes is None:
+    entries = without_handlers(code, list(dis.get_instructions(code)))
+    contexts = None if entries is None else contexts_entered(entries)
+    if entries is None or contexts is None or (classes := _classes_named(entries, scan.globals)) is None:
         return None
-    reader = _Reader(own, classes)
+    reader = _Reader(own, classes, contexts)
     if scan.tests or scan.comparisons or inner or not scan.globals.isdisjoint(OF_CONTAINERS):
         reader.needs_examples = True
     if not all(map(reader.take, entries)):
@@ -308,13 +312,18 @@ class _Reader:
     Args:
         own: The name of the first parameter, the object of a method.
         classes: Offsets at which names are read of classes that are asked for.
+        contexts: The same of what is called for a context.
     """
 
-    def __init__(self, own: str | None, classes: frozenset[int]) -> None:
+    def __init__(self, own: str | None, classes: frozenset[int], contexts: frozenset[int]) -> None:
         self._own = own
-        self._at_classes = classes
-        self._is_class = False
+        self._found: dict[tuple[str, ...], None] = {}
         self._classes: dict[tuple[str, ...], None] = {}
+        self._contexts: dict[tuple[str, ...], None] = {}
+        self._at = {**dict.fromkeys(classes, self._classes), **dict.fromkeys(contexts, self._contexts)}
+        """Offset at which a global is read -> where its names are kept, if not among what is found."""
+        self._kept_in = self._found
+        """The same for that which was read last."""
         self._top = ""
         """``"self"``, ``"held"`` (an attribute of it), ``"held, None"``, ``"None"`` (and any other value below),
         ``"iterator"`` (over an attribute of it, or over itself), ``"element"`` (of that), ``"modules"`` (a method that
@@ -356,7 +365,6 @@ class _Reader:
         self._compares = False
         self._chain: tuple[str, ...] = ()
         """Names of a global, and of attributes of it in one another."""
-        self._found: dict[tuple[str, ...], None] = {}
         self._ways: dict[str, Callable[[dis.Instruction, str], bool]] = {
             **dict.fromkeys(_GOING_THROUGH, self._go_through),
             **dict.fromkeys(_FINDING, self._find_inherited),
@@ -382,13 +390,14 @@ class _Reader:
         of_values = frozenset(self._looped), frozenset(self._methods), frozenset(self._attributes)
         more = frozenset(self._inherited), frozenset(self._optional), self._takes_apart
         rest = *of_values, *more, tuple(self._classes), self.needs_examples
-        more = frozenset(self._delegated), self._hands_on, self._compares
+        more = frozenset(self._delegated), self._hands_on, self._compares, tuple(self._contexts)
         return Reads(called, tested, used, tuple(self._found), *rest, *more)
 
     def _take_over(self, part: Reads) -> None:
         """Note what a function in this one reads."""
         self._found.update(dict.fromkeys(part.found))
         self._classes.update(dict.fromkeys(part.classes))
+        self._contexts.update(dict.fromkeys(part.contexts))
         for known, more in (
             (self._called, part.called),
             (self._tested, part.tested),
@@ -411,7 +420,7 @@ class _Reader:
         if top == "global" and (
             entry.is_jump_target or name not in {"LOAD_ATTR", "LOAD_METHOD", *_WITHOUT_EFFECT}
         ):
-            (self._classes if self._is_class else self._found)[self._chain] = None
+            self._kept_in[self._chain] = None
         if self._above and not self._stays_below(entry):
             return False
         if (follow := self._ways.get(top)) is not None and name not in _WITHOUT_EFFECT:
@@ -591,7 +600,8 @@ class _Reader:
             return self._load(entry, before)
         if name == "LOAD_GLOBAL":
             top = entry.argval if entry.argval in {"getattr", "super"} else "global"
-            self._top, self._chain, self._is_class = top, (entry.argval,), entry.offset in self._at_classes
+            self._top, self._chain = top, (entry.argval,)
+            self._kept_in = self._at.get(entry.offset, self._found)
             self._takes_apart |= entry.argval in _CALLED
             return True
         if name in {"LOAD_ATTR", "LOAD_METHOD"}:
@@ -601,7 +611,11 @@ class _Reader:
             return True
         if name == "IS_OP" or name.endswith(("IF_NONE", "IF_NOT_NONE")):
             self.needs_examples |= not top.startswith("held")
-            is_known = name != "IS_OP" or top.endswith("None") or (top == "global" and self._is_class)
+            is_known = (
+                name != "IS_OP"
+                or top.endswith("None")
+                or (top == "global" and self._kept_in is self._classes)
+            )
             return is_known or self._compares_with_variable(before)
         if name in {"STORE_FAST", "STORE_DEREF"}:
             self._variables.add(entry.argval)

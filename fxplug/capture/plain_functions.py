@@ -30,6 +30,7 @@ from fxplug.capture.plain_code import (
     reads_of,
     reads_of_function,
 )
+from fxplug.capture.plain_contexts import is_context_as_written
 from fxplug.capture.plain_holdings import (
     ABSENT,
     CONSTANTS,
@@ -93,6 +94,8 @@ class PlainPart(NamedTuple):
     """Whether it hangs on what a module inside of the one that is called holds, or is one of its methods."""
     compares: bool
     """Whether it asks of two values whether they are one object."""
+    enters: bool
+    """Whether it enters contexts of torch."""
 
 
 def plain_parts(
@@ -153,7 +156,7 @@ def _plain_part(
     live = live_code(code, answers)
     is_method = owner is not None
     reads = _reads(live, owner, is_function=on_examples and not is_method)
-    if reads is None or (reads.needs_examples and not on_examples):
+    if reads is None or (reads.needs_examples and not on_examples) or (reads.contexts and not with_methods):
         return None
     inner: list[tuple[tuple[str, str], FunctionType, nn.Module]] = []
     called_inside: set[tuple[str, str]] = set()
@@ -183,8 +186,9 @@ def _plain_part(
     handles_modules = on_examples and (reads.hands_on or (is_method and _handles_modules(owner, reads)))
     hangs_on_inner = bool(called_inside) or any("." in name for name in reads.looped)
     of_values = reads.methods | reads.attributes, handles_modules, hangs_on_inner
-    rest = is_method, containers, reads.needs_examples or bool(inner), *of_values, reads.compares
-    return PlainPart(function, code, called, values, live, answers, *rest), more
+    rest = is_method, containers, reads.needs_examples or bool(inner), *of_values
+    asks = reads.compares, bool(reads.contexts)
+    return PlainPart(function, code, called, values, live, answers, *rest, *asks), more
 
 
 def _methods_of_inner(
@@ -319,6 +323,8 @@ def _found_by(function: FunctionType, code: CodeType, reads: Reads, *, with_math
         return None
     if not all(_is_settled_class(namespace, chain) for chain in reads.classes):
         return None
+    if not all(is_context_as_written(_value_at(namespace, chain)) for chain in reads.contexts):
+        return None
     values = tuple([_resolved(namespace, chain, with_math=with_math) for chain in reads.found])
     key = id(code), with_math
     known = _quiet.get(key)
@@ -341,9 +347,16 @@ _COMPUTING = frozenset({"computes", "draws in training", "drops in training"})
 
 def _is_settled_class(namespace: dict[str, Any], chain: tuple[str, ...]) -> bool:
     """Return whether names lead to a class, and to ask whether something is of it runs nothing of a program."""
-    single = namespace.get(chain[0], vars(builtins).get(chain[0])) if len(chain) == 1 else None
-    value = _resolved(namespace, chain, with_math=False) if len(chain) > 1 else single
+    value = _value_at(namespace, chain)
     return any(value is one for one in _CLASSES) or (type(value) is type and is_layer_of_torch(value))
+
+
+def _value_at(namespace: dict[str, Any], chain: tuple[str, ...]) -> Any:
+    """Return what names lead to, or what stands under a single one, whatever it is; None if that is nothing."""
+    first, *others = chain
+    if others:
+        return _resolved(namespace, chain, with_math=False)
+    return namespace.get(first, vars(builtins).get(first))
 
 
 _CLASSES = (list, tuple, dict, int, float, bool, str, torch.Tensor)

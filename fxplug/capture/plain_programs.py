@@ -44,6 +44,8 @@ class PlainProgram(NamedTuple):
     """These functions."""
     asks_for_training: frozenset[type]
     """Those classes of modules of which these read ``training``, of their own module: they can read no other's."""
+    enters: bool
+    """Whether they enter contexts of torch."""
     needs_examples: bool
     """Whether they compare values with None, which a run has to tell to be none."""
     asks_for_classes: bool
@@ -100,7 +102,9 @@ def plain_program(
         return None
     codes: set[int] = set()
     codes.update(*[scan_of(part.code).codes for part in found])
-    return PlainProgram(codes, found, frozenset(asking), *_on_examples(modules, found if on_examples else []))
+    enters = any(part.enters for part in found)
+    of_examples = _on_examples(modules, found if on_examples else [])
+    return PlainProgram(codes, found, frozenset(asking), enters, *of_examples)
 
 
 def _parts_of_modules(

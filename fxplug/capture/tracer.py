@@ -36,6 +36,7 @@ from fxplug.capture.interception import (
     active_interceptor,
     entering_module,
     entering_plainly,
+    hear_of_contexts,
     hear_of_questions,
     intercept,
     original_call,
@@ -523,6 +524,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._place.session = session = active.get()
         if self._plain is not None:
             self._place.looked = self._plain.codes
+            if self._plain.enters:
+                hear_of_contexts()
             if self._answer is not None:
                 hear_of_questions(self._plain.asking)
                 self.answers_assertions = True

@@ -396,11 +396,11 @@ SHARED = "until the trace ends, a buffer that was assigned is a proxy for every 
 
 def test_what_hears_of_methods_is_made_once():
     Tracer().trace(nn.ReLU())
-    before = list(interception._lasting_methods)
+    before = list(interception._lasting_groups.values())
     Tracer().trace(nn.ReLU())
 
     assert before
-    assert all(map(operator.is_, before, interception._lasting_methods))
+    assert all(map(operator.is_, before, interception._lasting_groups.values()))
 
 
 def test_model_that_updates_a_buffer_can_run_while_it_is_traced():

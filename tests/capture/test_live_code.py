@@ -178,9 +178,29 @@ def test_other_conditions_are_left_alone(function):
     assert conditions_in(function.__code__) == ()
 
 
-def test_code_that_handles_errors_is_left_alone():
+def names_of(code):
+    return {name for name in code.co_names if name}
+
+
+def test_what_handles_errors_is_reached_from_what_raises_them():
     code = handles_errors.__code__
-    assert live_code(code, [False] * len(conditions_in(code))) is code
+    assert names_of(live_code(code, [False])) == {"flag", "ValueError"}
+    assert live_code(code, [False]).co_exceptiontable == code.co_exceptiontable
+
+
+def handles_errors_behind_a_flag(self, x):
+    if self.flag:
+        try:
+            x = x.sin()
+        except ValueError:
+            x = x.cos()
+    return x.neg()
+
+
+def test_what_handles_errors_is_not_reached_where_nothing_raises_them():
+    code = handles_errors_behind_a_flag.__code__
+    assert names_of(live_code(code, [False])) == {"flag", "neg"}
+    assert names_of(live_code(code, [True])) == names_of(code)
 
 
 class Net(nn.Module):

@@ -15,8 +15,15 @@ from torch import nn
 from torch._prims_common import suggest_memory_format
 from torch.nn import functional as F
 
-from fxplug.semantics.shapes.abstract import AbstractFlags, AbstractTensor, UnknownShapeError, abstract
-from fxplug.semantics.shapes.functions import FUNCTIONS, METHODS
+from fxplug.semantics.shapes.abstract import (
+    ABSTRACT,
+    AbstractFlags,
+    AbstractIndices,
+    AbstractTensor,
+    UnknownShapeError,
+    abstract,
+)
+from fxplug.semantics.shapes.functions import FUNCTIONS, METHODS, METHODS_OF_FLAGS
 from fxplug.semantics.shapes.integers import compute, holds_tensors, known_value
 from fxplug.semantics.shapes.layers import LAYERS, shape_of_attention, shape_of_layer
 from fxplug.semantics.shapes.reading import converted, read_attribute
@@ -42,14 +49,17 @@ def assert_so(real: Any, told: Any) -> None:
     if isinstance(told, AbstractFlags):
         assert real.dtype is torch.bool
         assert tuple(real.shape) == told.sizes
+    elif isinstance(told, AbstractIndices):
+        assert real.dtype is torch.int64
+        assert tuple(real.shape) == told.sizes
     elif isinstance(told, AbstractTensor):
         assert type(real) is (nn.Parameter if told.memory == "weight" else torch.Tensor)
         assert real.dtype is DTYPE
         assert tuple(real.shape) == tuple(told.sizes)
         assert all(type(size) is int for size in told.sizes)
-        assert told.order != "contiguous" or real.is_contiguous()
+        assert told.order not in {"contiguous", "dense"} or real.is_contiguous()
         # Torch tells by the strides in which memory format results are to be.
-        assert told.order == "unknown" or suggest_memory_format(real) is torch.contiguous_format
+        assert told.order in {"unknown", "dense"} or suggest_memory_format(real) is torch.contiguous_format
         assert told.order != "ordered" or is_ordered(real)
     elif isinstance(told, tuple) and not isinstance(told, torch.Size):
         assert len(real) == len(told)
@@ -92,6 +102,7 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
 DIMS = st.integers(-4, 4)
 SMALL = st.integers(-1, 4)
 NUMBERS = st.one_of(st.integers(-3, 3), st.floats(-2, 2), st.just(2**40), st.booleans(), st.none())
+DTYPES = st.sampled_from([torch.float32, torch.bool, torch.float64, "cpu", torch.device("cpu"), "meta", 1])
 MANY_DIMS = st.one_of(DIMS, st.lists(DIMS, max_size=3).map(tuple), st.none())
 KEYS = st.one_of(
     DIMS,
@@ -156,7 +167,21 @@ UNARY += [
     "exp_",
     "unbind",
 ]
+UNARY += ["max", "min", "argmax", "zero_", "tril", "log1p", "floor", "sign"]
 BINARY = ["add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_", "matmul", "bmm", "expand_as", "view_as"]
+BINARY += ["maximum", "minimum", "max"]
+EQUATIONS = [
+    "ab,bc->ac",
+    "a,b->ab",
+    "ab->ba",
+    "ab->a",
+    "aab->b",
+    "abc,acd->abd",
+    "ab,ab",
+    "a,a->b",
+    "...a->a",
+]
+EQUATIONS += ["ab,ab->aa", "ab->", "ab,ab->ab", "a1->a", "abcd->dcba", "\u00e4->\u00e4"]
 METHOD_CALLS: list[tuple[str, list[st.SearchStrategy[Any]]]] = [
     *[(name, []) for name in UNARY],
     *[(name, [T]) for name in [*BINARY, "reshape_as"]],
@@ -171,6 +196,17 @@ METHOD_CALLS: list[tuple[str, list[st.SearchStrategy[Any]]]] = [
     ("permute", [st.permutations(range(3)).map(tuple)]),
     ("permute", [st.permutations(range(4)).map(tuple)]),
     ("repeat", [st.lists(SMALL, max_size=4).map(tuple)]),
+    *[(name, [DIMS]) for name in ("max", "min", "argmax", "argmin", "cumsum", "cumprod", "tril", "triu")],
+    *[(name, [DIMS, st.booleans()]) for name in ("argmax", "max")],
+    ("repeat_interleave", [SMALL]),
+    ("repeat_interleave", [SMALL, DIMS]),
+    *[(name, [SMALL, SMALL]) for name in ("new_zeros", "new_ones", "new_empty")],
+    *[(name, [st.lists(SMALL, max_size=3)]) for name in ("new_zeros", "new_empty")],
+    *[(name, [DTYPES]) for name in ("to", "float", "cpu", "type_as")],
+    *[(name, [DTYPES, DTYPES]) for name in ("to",)],
+    *[(name, [T]) for name in ("to", "type_as")],
+    *[(name, [T]) for name in ("logical_and", "logical_xor")],
+    ("logical_not", []),
 ]
 ELEMENTWISE = [
     torch.abs,
@@ -186,6 +222,7 @@ ACTIVATIONS = [F.relu, F.silu, F.hardswish, F.hardsigmoid, F.mish, F.selu, F.rel
 OPERATORS = [operator.add, operator.sub, operator.mul, operator.truediv, operator.iadd, operator.imul]
 OPERATORS += [operator.isub, operator.itruediv, torch.add, torch.sub, torch.mul, torch.div, operator.pow]
 COMPARISONS = [operator.eq, operator.lt, operator.ge, operator.ne]
+FLAG_OPERATORS = [operator.and_, operator.or_, operator.xor, torch.logical_and, torch.logical_or]
 FUNCTION_CALLS: list[tuple[Any, list[st.SearchStrategy[Any]]]] = [
     *[(function, [T]) for function in [*ELEMENTWISE, *ACTIVATIONS, F.gelu, torch.zeros_like, torch.flatten]],
     *[(function, [T, st.booleans()]) for function in ACTIVATIONS],
@@ -213,6 +250,21 @@ FUNCTION_CALLS: list[tuple[Any, list[st.SearchStrategy[Any]]]] = [
     (operator.getitem, [T, KEYS]),
     (operator.getitem, [T, st.tuples(KEYS, KEYS)]),
     (operator.getitem, [T, st.tuples(KEYS, KEYS, KEYS)]),
+    (operator.setitem, [T, KEYS, NUMBERS]),
+    (operator.setitem, [T, KEYS, T]),
+    (operator.setitem, [T, st.tuples(KEYS, KEYS), T]),
+    *[(function, [T, T]) for function in (*FLAG_OPERATORS, torch.maximum, torch.max, torch.outer)],
+    *[(function, [T]) for function in (operator.invert, torch.logical_not, torch.max, torch.argmin)],
+    *[(function, [T]) for function in (F.logsigmoid, F.sigmoid, F.tanh, F.softplus, F.glu)],
+    *[(function, [T, DIMS]) for function in (torch.min, torch.argmax, torch.cumsum, F.glu, torch.triu)],
+    (F.softplus, [T, NUMBERS, NUMBERS]),
+    (F.rms_norm, [T, st.lists(SMALL, max_size=2)]),
+    (torch.repeat_interleave, [T, SMALL, DIMS]),
+    *[(torch.where, [T, *given]) for given in ([T, T], [T, NUMBERS], [NUMBERS, T])],
+    (torch.einsum, [st.sampled_from(EQUATIONS), T]),
+    (torch.einsum, [st.sampled_from(EQUATIONS), T, T]),
+    (F.unfold, [T, st.one_of(SMALL, st.tuples(SMALL, SMALL)), st.integers(1, 2), SMALL, SMALL]),
+    (F.fold, [T, st.integers(1, 6), SMALL, st.integers(1, 2), SMALL, SMALL]),
     (F.normalize, [T, st.sampled_from([1, 2.0, 3]), DIMS]),
     (F.dropout, [T, st.sampled_from([0.5, 0.0]), st.booleans()]),
     (F.pad, [T, st.lists(SMALL, max_size=4)]),
@@ -236,11 +288,17 @@ SIZED = st.sampled_from(["view", "reshape", "expand", torch.reshape])
 
 
 def tell(op: str, target: Any, args: list[Any]) -> Any:
-    table: dict[Any, Any] = METHODS if op == "call_method" else FUNCTIONS
-    return table[target](*args)
+    if op == "call_function":
+        return FUNCTIONS[target](*args)
+    table: dict[str, Any] = METHODS if isinstance(args[0], AbstractTensor) else METHODS_OF_FLAGS
+    known = table.get(target)
+    return converted(args[0], target, args[1:], {}, DTYPE) if known is None else known(*args)
 
 
 def make(op: str, target: Any, args: list[Any]) -> Any:
+    if target is operator.setitem:
+        target(*args)
+        return args[0]
     return getattr(args[0], target)(*args[1:]) if op == "call_method" else target(*args)
 
 
@@ -283,6 +341,10 @@ def test_what_is_told_of_calls_is_so(data: st.DataObject):
     inputs = data.draw(st.lists(tensors(), min_size=1, max_size=3))
     before = [one.detach().clone() for one in inputs]
     pairs = [Pair(one, abstract(one, DTYPE)) for one in inputs]
+    if data.draw(st.booleans()):
+        first = inputs[0].detach()
+        pairs.append(Pair(first * 2, FUNCTIONS[operator.mul](abstract(first, DTYPE), 2)))
+        pairs.append(Pair(first > 1, FUNCTIONS[operator.gt](abstract(first, DTYPE), 1)))
     with torch.set_grad_enabled(data.draw(st.booleans())):
         for _ in range(data.draw(st.integers(1, 5))):
             op, target, real, told = data.draw(calls(pairs))
@@ -293,12 +355,12 @@ def test_what_is_told_of_calls_is_so(data: st.DataObject):
             result = make(op, target, real)
             assert_so(result, answer)
             _assert_memory(inputs, result, answer)
-            if isinstance(answer, AbstractTensor):
+            if type(answer) in ABSTRACT:
                 # Torch does not compute with what has been overwritten for a gradient, and the run computes none.
                 pairs.append(Pair(result, answer))
             elif isinstance(answer, tuple):
                 both = zip(result, answer, strict=True)
-                pairs += [Pair(one, other) for one, other in both if isinstance(other, AbstractTensor)]
+                pairs += [Pair(one, other) for one, other in both if type(other) in ABSTRACT]
     for value, old in zip(inputs, before, strict=True):
         assert torch.equal(value.detach(), old)
 
@@ -323,7 +385,7 @@ def layers(draw: st.DrawFn) -> tuple[nn.Module, torch.Tensor]:
     kind = draw(st.sampled_from(list(LAYERS)))
     layer = _layer(draw, kind, channels, width)
     given_channels = draw(seldom(channels, 3))
-    if kind in (nn.Linear, nn.LayerNorm):
+    if kind in (nn.Linear, nn.LayerNorm, nn.RMSNorm):
         sizes = [2, *draw(SIZES), draw(seldom(width, 3))]
     elif kind is nn.Embedding:
         return layer, torch.randint(draw(seldom(0, -1)), draw(seldom(width, width + 1)), (2, 3))
@@ -366,6 +428,13 @@ def _settings_of(draw: st.DrawFn, kind: type, channels: int, width: int) -> tupl
     if kind.__name__.startswith("AdaptiveAvgPool"):
         return (draw(st.sampled_from([1, 2, 3])),)
     known: dict[type, tuple[Any, ...]] = {
+        nn.ELU: (0.5, draw(st.booleans())),
+        nn.Fold: (draw(st.integers(1, 6)), draw(st.integers(1, 3)), 1, draw(st.integers(0, 1))),
+        nn.GLU: (draw(st.integers(-3, 3)),),
+        nn.LogSoftmax: (draw(st.integers(-5, 4)),),
+        nn.RMSNorm: (width, draw(seldom(None, 1e-6, 0.0))),
+        nn.Softplus: (draw(st.sampled_from([1, 0.5])), 10),
+        nn.Unfold: (draw(st.integers(1, 3)), 1, draw(st.integers(0, 1)), draw(st.integers(1, 2))),
         nn.Embedding: (width, 3, draw(seldom(None, 0, -1))),
         nn.Flatten: (draw(seldom(1, 0, 2, 4)), draw(seldom(-1, 2, 0))),
         nn.GELU: (draw(seldom("none", "tanh")),),
@@ -422,6 +491,13 @@ KNOWN_LAYERS = [
     (nn.GELU(), (2, 3)),
     (nn.LeakyReLU(0.1), (2, 3)),
     (nn.Dropout(0.5).eval(), (2, 3)),
+    (nn.Unfold(3, padding=1), (2, 3, 8, 8)),
+    (nn.Fold((4, 4), 2, stride=2), (2, 12, 4)),
+    (nn.GLU(1), (2, 4, 8)),
+    (nn.ELU(), (2, 3)),
+    (nn.LogSoftmax(-1), (2, 3)),
+    (nn.RMSNorm(3), (2, 3)),
+    (nn.Softplus(), (2, 3)),
 ]
 
 
@@ -446,6 +522,11 @@ WRONG_LAYERS = [
     (nn.Softmax(3), (2, 3)),
     (nn.ReLU(inplace=True), (2, 3)),
     (nn.Dropout(0.5), (2, 3)),
+    (nn.Unfold(3), (2, 3, 2, 8)),
+    (nn.Fold((4, 4), 2), (2, 12, 4)),
+    (nn.GLU(1), (2, 3)),
+    (nn.RMSNorm(4), (2, 3)),
+    (nn.ELU(inplace=True), (2, 3)),
 ]
 
 
@@ -582,7 +663,25 @@ KNOWN_CALLS = [
     (lambda x: F.leaky_relu(x, 0.1, inplace=False) - F.dropout(x, 0.1, training=False), IMAGE),
     (lambda x: (x * 2).relu_().add_(1).mul_(x), IMAGE),
     (lambda x: x[torch.arange(x.size(0) - 1)].mT, IMAGE),
+    (lambda x: F.fold(F.unfold(x, 3, padding=1), (4, 4), 3, padding=1), IMAGE),
+    (lambda x: x.max(1)[0] + torch.min(x, 1, keepdim=True)[0].squeeze(1), IMAGE),
+    (lambda x: x.repeat_interleave(2, dim=0).cumsum(1, dtype=torch.float32), IMAGE),
+    (lambda x: F.softmax(x, -1, dtype=torch.float32).to(x.dtype).sum(dim=1, dtype=torch.float32), IMAGE),
+    (lambda x: torch.einsum("b c h w, b c v w -> b h v", x, x), IMAGE),
+    (lambda x: torch.where((x > 0) & ~(x > 1), x, 0.0) * (x > 0).float(), IMAGE),
+    (lambda x: 10000 ** (x / 2), IMAGE),
+    (lambda x: torch.outer(x[0, 0, 0], x[0, 0, 0]).tril(-1), IMAGE),
+    (lambda x: F.glu(x, 1) + F.rms_norm(x, (4,)).minimum(F.softplus(x))[:, :2], IMAGE),
+    (lambda x: filled_at(x.new_zeros((4, 4)), x), IMAGE),
+    (lambda x: (x * 2).zero_().log1p(), IMAGE),
+    (lambda x: torch.div(x, 2, rounding_mode="floor") + x.div(x, rounding_mode="trunc"), IMAGE),
 ]
+
+
+def filled_at(mask, x):
+    mask[1:, :2] = 1
+    mask[0, 1:3] = x[0, 0, 0, :2]
+    return mask
 
 
 @pytest.mark.parametrize(("function", "x"), KNOWN_CALLS, ids=range(len(KNOWN_CALLS)))
@@ -629,6 +728,15 @@ WRONG_CALLS = [
     (lambda x: (h := x * 2)[1:].add_(h[:-1]), SQUARE),
     (lambda x: math.sqrt(x.size(0), base=2), X),
     (lambda x: x.expand(2, 4).relu_(), torch.rand(1, 4).requires_grad_()),
+    (lambda x: torch.einsum("ab,bc->ac", x, x), X),
+    (lambda x: F.glu(x[:, :3]), X),
+    (lambda x: F.fold(x, (4, 4), 3), IMAGE[0]),
+    (lambda x: x.new_zeros(2, -1), X),
+    (lambda x: torch.where(x, x, x), X),
+    (lambda x: ~x, X),
+    (lambda x: x.cumsum(2, dtype=torch.float32), X),
+    (lambda x: x.max(dim=3)[0], X),
+    (lambda x: torch.div(x, 2, rounding_mode="up"), X),
 ]
 
 
@@ -848,19 +956,42 @@ def test_attributes():
         read_attribute(told, "grad", DTYPE)
 
 
-def test_conversions_that_change_nothing():
-    told = abstract(torch.rand(2), DTYPE)
-    for name, args in [("float", ()), ("to", (DTYPE,)), ("to", ("cpu",)), ("type_as", (told,)), ("cpu", ())]:
-        assert converted(told, name, args, DTYPE) is told
-    for name, args in [
-        ("double", ()),
-        ("to", (torch.float64,)),
-        ("to", ("meta",)),
-        ("half", ()),
-        ("type_as", (1,)),
+def test_conversions():
+    told, real = abstract(torch.rand(2), DTYPE), torch.rand(2)
+    for name, args, kwargs in [
+        ("float", (), {}),
+        ("to", (DTYPE,), {}),
+        ("to", ("cpu",), {}),
+        ("to", ("cpu", DTYPE), {}),
+        ("to", (told,), {}),
+        ("type_as", (told,), {}),
+        ("cpu", (), {}),
+        ("to", (), {"dtype": DTYPE, "device": torch.device("cpu")}),
     ]:
-        with pytest.raises((UnknownShapeError, ValueError)):
-            converted(told, name, args, DTYPE)
+        assert converted(told, name, args, kwargs, DTYPE) is told
+    flags = converted(told, "to", ("cpu",), {"dtype": torch.bool}, DTYPE)
+    assert_so(real.to("cpu", dtype=torch.bool), flags)
+    for name, args in [("float", ()), ("to", (DTYPE,)), ("to", (told,)), ("type_as", (told,))]:
+        assert_so(real, converted(flags, name, args, {}, DTYPE))
+    for value, name, args, kwargs in [
+        (told, "double", (), {}),
+        (told, "to", (torch.float64,), {}),
+        (told, "to", ("meta",), {}),
+        (told, "half", (), {}),
+        (told, "type_as", (1,), {}),
+        (told, "type_as", (told,), {"dtype": DTYPE}),
+        (told, "to", (), {}),
+        (told, "to", (DTYPE, DTYPE), {}),
+        (told, "to", (DTYPE,), {"device": "cpu"}),
+        (told, "to", ("cpu",), {"device": "cpu"}),
+        (told, "to", (), {"copy": True}),
+        (told, "float", (), {"dtype": DTYPE}),
+        (flags, "to", ("cpu",), {}),
+        (flags, "cpu", (), {}),
+        (real, "float", (), {}),
+    ]:
+        with pytest.raises((UnknownShapeError, ValueError, AttributeError)):
+            converted(value, name, args, kwargs, DTYPE)
 
 
 @pytest.mark.parametrize(

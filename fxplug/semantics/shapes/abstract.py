@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 __all__ = [
+    "ABSTRACT",
     "AbstractFlags",
+    "AbstractIndices",
     "AbstractTensor",
     "Memory",
     "Order",
@@ -23,9 +25,10 @@ Memory = Literal["own", "given", "weight", "view", "part"]
 """Whose memory a tensor has: its own, so that no weight and no input is changed where it is written to; that of an
 input or a buffer, or of a weight, which it is itself; or that of another value. A part is a view to which torch may
 refuse to write."""
-Order = Literal["unknown", "ordered", "contiguous"]
+Order = Literal["unknown", "dense", "ordered", "contiguous"]
 """How a tensor lies in memory: whether its strides are known to fall from one dimension to the next, those of size 1
-left out, and whether there is nothing between its elements."""
+left out, and whether there is nothing between its elements. Where there is nothing between them but the strides of
+dimensions of size 1 may be anything (``"dense"``), torch may take it for one whose channels lie last."""
 
 
 class UnknownShapeError(Exception):
@@ -55,6 +58,14 @@ class AbstractFlags:
     sizes: tuple[int, ...]
 
 
+@dataclass(slots=True, eq=False)
+class AbstractIndices:
+    """What says where the largest of such values are, and other integers of which no more is known."""
+
+    sizes: tuple[int, ...]
+
+
+ABSTRACT = frozenset({AbstractFlags, AbstractIndices, AbstractTensor})
 _PLAIN = frozenset({torch.Tensor, nn.Parameter})
 
 

@@ -10,13 +10,29 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fxplug.semantics.checks import check_equal, check_length, check_true, same_value
-from fxplug.semantics.shapes.joining import embedded, joined, norm, reduced, repeated, rolled, stacked, varied
+from fxplug.semantics.checks import check_equal, check_length, check_true, same_value, the_same
+from fxplug.semantics.shapes.joining import (
+    embedded,
+    extreme,
+    joined,
+    norm,
+    of_indices,
+    outer_product,
+    place_of_extreme,
+    reduced,
+    repeated,
+    repeated_in_place,
+    rolled,
+    stacked,
+    summed_up,
+    varied,
+)
 from fxplug.semantics.shapes.networks import (
     adaptive_pooling,
     attended,
     average_pooling,
     convolution,
+    folded,
     group_normed,
     interpolated,
     layer_normed,
@@ -25,30 +41,42 @@ from fxplug.semantics.shapes.networks import (
     multiplied,
     multiplied_in_batches,
     normed,
+    normed_by_squares,
     padded,
+    unfolded,
 )
 from fxplug.semantics.shapes.operands import of_numbers
 from fxplug.semantics.shapes.pointwise import (
     activated,
     bent,
     bent_by_slope,
+    bent_softly,
     bent_to_limit,
+    chosen,
     clamped,
     compared,
+    copied,
+    divided,
     dropped,
     elementwise,
     filled,
+    gated,
     in_place,
+    made_alike,
+    of_flags,
     of_length_one,
     of_tensor_first,
+    of_tensors,
     of_three,
+    of_triangle,
     of_two,
     of_two_in_place,
     raised_to_power,
     softened,
     softened_in_any_dtype,
+    turned,
 )
-from fxplug.semantics.shapes.reading import checked, count_of_dimensions, count_of_elements, size
+from fxplug.semantics.shapes.reading import checked, count_of_dimensions, count_of_elements, named, size
 from fxplug.semantics.shapes.views import (
     chunked,
     exchanged,
@@ -70,27 +98,31 @@ from fxplug.semantics.shapes.views import (
     unsqueezed,
     viewed,
     viewed_as,
+    written_at,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FUNCTIONS", "METHODS", "are_intact"]
+__all__ = ["FUNCTIONS", "METHODS", "METHODS_OF_FLAGS", "are_intact"]
 
 _ELEMENTWISE = [
-    "abs",
-    "cos",
-    "erf",
-    "exp",
-    "log",
-    "neg",
-    "reciprocal",
-    "rsqrt",
-    "sigmoid",
-    "sin",
-    "sqrt",
-    "square",
-    "tanh",
+    *("abs", "atan", "ceil", "cos", "cosh", "erf", "exp", "expm1", "floor", "log", "log10", "log1p", "log2"),
+    *(
+        "neg",
+        "reciprocal",
+        "round",
+        "rsqrt",
+        "sigmoid",
+        "sign",
+        "sin",
+        "sinh",
+        "sqrt",
+        "square",
+        "tan",
+        "tanh",
+    ),
+    "trunc",
 ]
 
 
@@ -101,21 +133,32 @@ _OF_TWO = {"add": operator.add, "div": operator.truediv, "mul": operator.mul, "s
 
 
 METHODS: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys([*_ELEMENTWISE, "clone", "relu"], elementwise),
+    **dict.fromkeys([*_ELEMENTWISE, "relu"], elementwise),
+    "clone": copied,
     **{name: of_tensor_first(function) for name, function in _OF_TWO.items()},
     **{f"{name}_": of_two_in_place for name in _OF_TWO},
     **dict.fromkeys(("exp_", "relu_", "sigmoid_", "sqrt_", "tanh_"), in_place),
+    **dict.fromkeys(("argmax", "argmin"), place_of_extreme),
+    **dict.fromkeys(("cumprod", "cumsum"), summed_up),
+    **dict.fromkeys(("maximum", "minimum"), of_tensors),
+    **dict.fromkeys(("tril", "triu"), of_triangle),
     "amax": reduced,
     "amin": reduced,
     "bmm": multiplied_in_batches,
     "masked_fill": filled,
+    "max": extreme,
+    "min": extreme,
+    **dict.fromkeys(("new_empty", "new_ones", "new_zeros"), made_alike),
     "repeat": repeated,
+    "repeat_interleave": repeated_in_place,
+    "zero_": in_place,
     "std": varied,
     "var": varied,
     "chunk": chunked,
     "clamp": clamped,
     "contiguous": made_contiguous,
     "dim": count_of_dimensions,
+    "div": divided,
     "expand": expanded,
     "expand_as": expanded_as,
     "flatten": flattened,
@@ -145,6 +188,13 @@ METHODS: dict[str, Callable[..., Any]] = {
 """Method of tensors -> its shape function."""
 
 
+METHODS_OF_FLAGS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), of_flags),
+    "logical_not": turned,
+}
+"""The same for tensors of flags."""
+
+
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **{getattr(torch, name): elementwise for name in _ELEMENTWISE},
     **{getattr(torch, name): of_tensor_first(function) for name, function in _OF_TWO.items()},
@@ -164,6 +214,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
         function: compared(function)
         for function in (operator.eq, operator.ge, operator.gt, operator.le, operator.lt, operator.ne)
     },
+    the_same: named,
     **{check: checked(check) for check in (check_equal, check_length, check_true, same_value)},
     functional.adaptive_avg_pool1d: adaptive_pooling(1),
     functional.adaptive_avg_pool2d: adaptive_pooling(2),
@@ -172,22 +223,38 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     functional.batch_norm: normed,
     functional.dropout: dropped,
     functional.embedding: embedded,
+    functional.fold: folded,
     functional.gelu: bent,
+    functional.glu: gated,
     functional.group_norm: group_normed,
     functional.interpolate: interpolated,
     functional.layer_norm: layer_normed,
+    functional.logsigmoid: elementwise,
     functional.linear: linearly_mapped,
     functional.log_softmax: softened_in_any_dtype,
     functional.max_pool1d: max_pooling(1),
     functional.max_pool2d: max_pooling(2),
     functional.normalize: of_length_one,
     functional.pad: padded,
+    functional.rms_norm: normed_by_squares,
+    functional.sigmoid: elementwise,
+    functional.softplus: bent_softly,
+    functional.tanh: elementwise,
     functional.scaled_dot_product_attention: attended,
     functional.softmax: softened_in_any_dtype,
+    functional.unfold: unfolded,
     operator.getitem: item,
+    operator.setitem: written_at,
     operator.matmul: multiplied,
     operator.neg: elementwise,
     operator.pow: raised_to_power,
+    **dict.fromkeys((operator.and_, operator.or_, operator.xor), of_flags),
+    **dict.fromkeys((torch.argmax, torch.argmin), place_of_extreme),
+    **dict.fromkeys((torch.cumprod, torch.cumsum), summed_up),
+    **dict.fromkeys((torch.logical_and, torch.logical_or, torch.logical_xor), of_flags),
+    **dict.fromkeys((torch.maximum, torch.minimum), of_tensors),
+    **dict.fromkeys((torch.tril, torch.triu), of_triangle),
+    operator.invert: turned,
     torch.addcmul: of_three,
     torch.bmm: multiplied_in_batches,
     torch.cat: joined,
@@ -196,12 +263,20 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.conv1d: convolution(1),
     torch.conv2d: convolution(2),
     torch.conv3d: convolution(3),
+    torch.div: divided,
+    torch.einsum: of_indices,
     torch.flatten: flattened,
+    torch.logical_not: turned,
     torch.matmul: multiplied,
+    torch.max: extreme,
     torch.mean: reduced,
+    torch.min: extreme,
+    torch.outer: outer_product,
     torch.permute: permuted_to,
+    torch.pow: raised_to_power,
     torch.relu: elementwise,
     torch.relu_: in_place,
+    torch.repeat_interleave: repeated_in_place,
     torch.reshape: reshaped_to,
     torch.roll: rolled,
     torch.softmax: softened,
@@ -211,9 +286,10 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.sum: reduced,
     torch.swapaxes: swapped,
     torch.transpose: exchanged,
-    **dict.fromkeys((torch.ones_like, torch.zeros_like), elementwise),
+    **dict.fromkeys((torch.ones_like, torch.zeros_like), copied),
     torch.unbind: unbound,
     torch.unsqueeze: unsqueezed,
+    torch.where: chosen,
 }
 """Function -> its shape function."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from fxplug.semantics.shapes.abstract import AbstractFlags, AbstractTensor, UnknownShapeError, abstract
+from fxplug.semantics.shapes.abstract import ABSTRACT, UnknownShapeError, abstract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["CREATING", "compute", "holds_tensors", "known_value"]
 
 _MOST_ELEMENTS = 2**20
-_ABSTRACT = frozenset({AbstractFlags, AbstractTensor})
 _NAMES = (
     "add bitwise_and bitwise_not bitwise_or chunk cumsum eq flatten floor_divide ge gt le logical_and logical_not "
     "logical_or lt mul ne ones_like permute reshape split squeeze stack sub t transpose tril triu unbind unsqueeze "
@@ -58,11 +57,11 @@ def holds_tensors(values: Iterable[Any]) -> bool:
     """Return whether there is a tensor among values that was computed, also in lists, and none that was not."""
     found = False
     for value in values:
-        if value.__class__ in _ABSTRACT:
+        if value.__class__ in ABSTRACT:
             return False
         if isinstance(value, (list, tuple)):
             parts = cast("Sequence[Any]", value)
-            if any(one.__class__ in _ABSTRACT for one in parts):
+            if any(one.__class__ in ABSTRACT for one in parts):
                 return False
             found = found or any(isinstance(one, torch.Tensor) for one in parts)
         found = found or isinstance(value, torch.Tensor)

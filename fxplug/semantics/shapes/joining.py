@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 
+from fxplug.semantics.shapes.abstract import AbstractIndices, AbstractTensor
 from fxplug.semantics.shapes.operands import (
+    base_of,
     given_sizes,
     new_tensor,
+    order_like,
     place_of,
     places_of,
     require,
@@ -17,10 +20,22 @@ from fxplug.semantics.shapes.operands import (
     tensor_of,
 )
 
-if TYPE_CHECKING:
-    from fxplug.semantics.shapes.abstract import AbstractTensor
-
-__all__ = ["embedded", "joined", "looked_up", "norm", "reduced", "repeated", "rolled", "stacked", "varied"]
+__all__ = [
+    "embedded",
+    "joined",
+    "looked_up",
+    "norm",
+    "of_indices",
+    "outer_product",
+    "place_of_extreme",
+    "reduced",
+    "repeated",
+    "repeated_in_place",
+    "rolled",
+    "stacked",
+    "summed_up",
+    "varied",
+]
 
 
 _UNSAID = object()
@@ -36,7 +51,7 @@ def joined(tensors: Any, dim: Any = 0) -> AbstractTensor:
         require(len(part.sizes) == len(sizes))
         require((*part.sizes[:place], *part.sizes[place + 1 :]) == (*sizes[:place], *sizes[place + 1 :]))
     sizes[place] = sum(part.sizes[place] for part in parts)
-    return new_tensor(sizes, "unknown" if any(part.order == "unknown" for part in parts) else "contiguous")
+    return new_tensor(sizes, "unknown" if "unknown" in map(order_like, parts) else "contiguous")
 
 
 def stacked(tensors: Any, dim: Any = 0) -> AbstractTensor:
@@ -60,6 +75,54 @@ def reduced(x: Any, /, dim: Any = None, keepdim: Any = _UNSAID) -> AbstractTenso
         1 if place in places else size for place, size in enumerate(sizes) if keepdim or place not in places
     ]
     return new_tensor(kept, x.order if x.order == "contiguous" else "unknown")
+
+
+def extreme(x: Any, /, *dim: Any, keepdim: Any = _UNSAID) -> Any:
+    """Return what `torch.max` and `torch.min` give: along a dimension also where the values are, which is not known."""
+    if not dim:
+        require(keepdim is _UNSAID)
+        return reduced(x)
+    (place,) = dim
+    require(type(place) is int and len(tensor_of(x).sizes))
+    found = reduced(x, place, keepdim)
+    return found, AbstractIndices(found.sizes)
+
+
+def place_of_extreme(x: Any, /, dim: Any = None, keepdim: Any = _UNSAID) -> AbstractIndices:
+    """Return what `torch.argmax` and `torch.argmin` give."""
+    require(dim is None or (type(dim) is int and len(tensor_of(x).sizes)))
+    return AbstractIndices(reduced(x, dim, keepdim).sizes)
+
+
+def summed_up(x: Any, /, dim: Any) -> AbstractTensor:
+    """Return what `torch.cumsum` gives."""
+    place_of(dim, len(tensor_of(x).sizes))
+    return new_tensor(x.sizes, order_like(x))
+
+
+def outer_product(x: Any, y: Any, /) -> AbstractTensor:
+    """Return what `torch.outer` gives."""
+    require(len(tensor_of(x).sizes) == len(tensor_of(y).sizes) == 1)
+    return new_tensor((*x.sizes, *y.sizes))
+
+
+def of_indices(equation: Any, /, first: Any, *others: Any) -> AbstractTensor:
+    """Return what `torch.einsum` gives, of an equation in which each index stands in an operand once."""
+    require(type(equation) is str)
+    operands = (first, *others)
+    given, arrow, wanted = equation.replace(" ", "").partition("->")
+    parts = given.split(",")
+    require(arrow and len(parts) == len(operands))
+    sizes: dict[str, int] = {}
+    for part, operand in zip(parts, operands, strict=True):
+        require(len(set(part)) == len(part) == len(tensor_of(operand).sizes))
+        for index, size in zip(part, operand.sizes, strict=True):
+            require(index.isascii() and index.isalpha() and sizes.setdefault(index, size) == size)
+    require(len(set(wanted)) == len(wanted) and sizes.keys() >= set(wanted))
+    found = [sizes[index] for index in wanted]
+    if others:
+        return new_tensor(found)
+    return AbstractTensor(tuple(found), "unknown", "part", base_of(first))  # It may be a view.
 
 
 def varied(x: Any, /, dim: Any = None, unbiased: Any = True, keepdim: Any = _UNSAID) -> AbstractTensor:
@@ -118,3 +181,13 @@ def repeated(x: Any, /, *sizes: Any) -> AbstractTensor:
     require(len(counts) >= len(old) and all(one > 0 for one in counts))
     old = (1,) * (len(counts) - len(old)) + old
     return new_tensor([size * count for size, count in zip(old, counts, strict=True)])
+
+
+def repeated_in_place(x: Any, /, repeats: Any, dim: Any = None) -> AbstractTensor:
+    """Return what `torch.repeat_interleave` gives where each element, or slice, is repeated as often as any other."""
+    sizes = list(tensor_of(x).sizes)
+    require(type(repeats) is int and repeats > 0 and sizes)
+    if dim is None:
+        return new_tensor([math.prod(sizes) * repeats])
+    sizes[place_of(dim, len(sizes))] *= repeats
+    return new_tensor(sizes)

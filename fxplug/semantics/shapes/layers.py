@@ -13,16 +13,28 @@ from fxplug.semantics.shapes.networks import (
     Kernel,
     adaptively_pooled,
     convolved,
+    folded,
     group_normed,
     interpolated,
     layer_normed,
     linearly_mapped,
+    normed_by_squares,
     normed_with_statistics,
     pooled,
     transposed_convolved,
+    unfolded,
 )
 from fxplug.semantics.shapes.operands import is_number, is_positive, new_tensor
-from fxplug.semantics.shapes.pointwise import bent, bent_by_slope, elementwise, in_place, softened
+from fxplug.semantics.shapes.pointwise import (
+    bent,
+    bent_by_slope,
+    bent_softly,
+    bent_to_limit,
+    elementwise,
+    gated,
+    in_place,
+    softened,
+)
 from fxplug.semantics.shapes.views import flattened
 
 if TYPE_CHECKING:
@@ -253,6 +265,30 @@ def _pixel_shuffle(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
     return AbstractTensor((batch, channels // factor**2, height * factor, width * factor), "unknown", "own")
 
 
+def _bent_to_limit(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    return bent_to_limit(x, layer.alpha, layer.inplace)
+
+
+def _bent_softly(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    return bent_softly(x, layer.beta, layer.threshold)
+
+
+def _gated(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    return gated(x, layer.dim)
+
+
+def _rms_norm(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    return normed_by_squares(x, layer.normalized_shape, _optional(layer.weight, dtype), layer.eps)
+
+
+def _unfold(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    return unfolded(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+
+
+def _fold(layer: Any, x: Any, dtype: torch.dtype) -> AbstractTensor:
+    return folded(x, layer.output_size, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+
+
 _MOMENTA = frozenset({float, int, type(None)})
 _SIX = 6
 _ACTIVATIONS = (*(nn.Hardsigmoid, nn.Hardswish, nn.Mish, nn.ReLU, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Tanh),)
@@ -273,20 +309,27 @@ LAYERS: dict[type[nn.Module], Callable[[Any, Any, torch.dtype], AbstractTensor]]
     nn.ConvTranspose1d: _transposed_convolution(1),
     nn.ConvTranspose2d: _transposed_convolution(2),
     nn.Dropout: _dropout,
+    nn.ELU: _bent_to_limit,
     nn.Embedding: _embedding,
     nn.Flatten: _flatten,
+    nn.Fold: _fold,
     nn.GELU: _bent,
+    nn.GLU: _gated,
     nn.GroupNorm: _group_norm,
     nn.Identity: _unchanged,
     nn.LayerNorm: _layer_norm,
     nn.LeakyReLU: _bent_by_slope,
     nn.Linear: _linear,
+    nn.LogSoftmax: _softmax,
     nn.MaxPool1d: _max_pooling(1),
     nn.MaxPool2d: _max_pooling(2),
     nn.MaxPool3d: _max_pooling(3),
     nn.ReLU6: _relu6,
     nn.PixelShuffle: _pixel_shuffle,
+    nn.RMSNorm: _rms_norm,
     nn.Softmax: _softmax,
+    nn.Softplus: _bent_softly,
+    nn.Unfold: _unfold,
     nn.Upsample: _upsampling,
 }
 """Class of layers -> the shape function of their forwards: it takes a layer, what that is given, and the dtype."""

@@ -30,6 +30,7 @@ __all__ = [
     "average_pooling",
     "convolution",
     "convolved",
+    "folded",
     "group_normed",
     "interpolated",
     "layer_normed",
@@ -38,10 +39,12 @@ __all__ = [
     "multiplied",
     "multiplied_in_batches",
     "normed",
+    "normed_by_squares",
     "normed_with_statistics",
     "padded",
     "pooled",
     "transposed_convolved",
+    "unfolded",
 ]
 
 
@@ -184,6 +187,49 @@ def convolution(dims: int) -> Callable[..., AbstractTensor]:
     return apply
 
 
+def unfolded(
+    x: Any, /, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> AbstractTensor:
+    """Return what `torch.nn.functional.unfold` gives of ``(N, C, H, W)``: a column for each place of a window."""
+    batch, channels, *places = tensor_of(x).sizes
+    planes = 2
+    require(len(places) == planes)
+    counts, window = _windows(places, (kernel_size, dilation, padding, stride))
+    return new_tensor((batch, channels * window, math.prod(counts)))
+
+
+def folded(
+    x: Any,
+    /,
+    output_size: Any,
+    kernel_size: Any,
+    dilation: Any = 1,
+    padding: Any = 0,
+    stride: Any = 1,
+) -> AbstractTensor:
+    """Return what `torch.nn.functional.fold` gives of ``(N, C * window, L)``: the sum of the windows at each place."""
+    batch, width, count = tensor_of(x).sizes
+    places = each_of(output_size, 2)
+    counts, window = _windows(places, (kernel_size, dilation, padding, stride))
+    require(min(places) > 0 and width % window == 0 and math.prod(counts) == count)
+    return new_tensor((batch, width // window, *places))
+
+
+def _windows(places: Sequence[int], settings: tuple[Any, Any, Any, Any]) -> tuple[list[int], int]:
+    """Return at how many places a window stands along each dimension, and how many elements it has.
+
+    Args:
+        places: The sizes of what it goes over.
+        settings: Its kernel size, dilation, padding and stride.
+    """
+    kernel, dilation, padding, stride = (each_of(one, len(places)) for one in settings)
+    steps = zip(places, kernel, stride, padding, dilation, strict=True)
+    counts = [
+        _steps(size, width, step, padding=edge, dilation=spread) for size, width, step, edge, spread in steps
+    ]
+    return counts, math.prod(kernel)
+
+
 def pooled(
     x: Any,
     settings: tuple[Any, Any, Any, Any],
@@ -228,7 +274,7 @@ def adaptively_pooled(x: Any, output_size: Any, dims: int) -> AbstractTensor:
     require(dims > 1 or None not in wanted)
     places = [size if one is None else one for size, one in zip(sizes[2:], wanted, strict=True)]
     require(all(type(one) is int and one > 0 for one in places))
-    is_one = math.prod(places) == 1 and x.order != "unknown"
+    is_one = math.prod(places) == 1 and order_like(x) == "contiguous"
     return AbstractTensor((*sizes[:2], *places), "contiguous" if is_one else "unknown", "own")
 
 
@@ -270,6 +316,18 @@ def layer_normed(
     require(weight is None or sizes_of(weight) == normalized)
     require(bias is None or sizes_of(bias) == normalized)
     return AbstractTensor(x.sizes, "contiguous", "own")
+
+
+def normed_by_squares(
+    x: Any, /, normalized_shape: Any, weight: Any = None, eps: Any = None
+) -> AbstractTensor:
+    """Return what `torch.nn.functional.rms_norm` gives; of a weight there are sizes, or an abstract tensor."""
+    x = tensor_of(x)
+    require(isinstance(normalized_shape, (list, tuple)))
+    normalized = tuple(normalized_shape)
+    require(normalized and x.sizes[-len(normalized) :] == normalized and (eps is None or is_positive(eps)))
+    require(weight is None or sizes_of(weight) == normalized)
+    return AbstractTensor(x.sizes, "unknown", "own")
 
 
 def group_normed(

@@ -16,6 +16,7 @@ __all__ = [
     "broadcast",
     "each_of",
     "given_sizes",
+    "is_dense",
     "is_number",
     "is_positive",
     "new_tensor",
@@ -76,7 +77,15 @@ def new_tensor(sizes: Sequence[int], order: Order = "unknown") -> AbstractTensor
 
 def order_like(x: AbstractTensor) -> Order:
     """Return how a new tensor lies in memory that is laid out as another one is, if that is known."""
-    return "unknown" if x.order == "unknown" else "contiguous"
+    return "unknown" if x.order in _UNTOLD else "contiguous"
+
+
+_UNTOLD = frozenset({"unknown", "dense"})
+
+
+def is_dense(x: AbstractTensor) -> bool:
+    """Return whether there is nothing between the elements of a tensor, which lie in the order of its dimensions."""
+    return x.order in {"contiguous", "dense"}
 
 
 def view_of(

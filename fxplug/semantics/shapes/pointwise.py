@@ -12,7 +12,9 @@ from fxplug.semantics.shapes.abstract import AbstractFlags, AbstractTensor
 from fxplug.semantics.shapes.operands import (
     base_of,
     broadcast,
+    given_sizes,
     is_number,
+    is_positive,
     new_tensor,
     of_numbers,
     order_like,
@@ -24,26 +26,38 @@ from fxplug.semantics.shapes.operands import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fxplug.semantics.shapes.abstract import Order
+
 __all__ = [
     "activated",
     "bent",
     "bent_by_slope",
+    "bent_softly",
     "bent_to_limit",
+    "chosen",
     "clamped",
     "compared",
+    "copied",
+    "divided",
     "dropped",
     "elementwise",
     "filled",
+    "gated",
     "in_place",
+    "made_alike",
+    "of_flags",
     "of_length_one",
     "of_tensor_first",
+    "of_tensors",
     "of_three",
+    "of_triangle",
     "of_two",
     "of_two_in_place",
     "raised_to_power",
     "sizes_of_flags",
     "softened",
     "softened_in_any_dtype",
+    "turned",
 ]
 
 
@@ -53,7 +67,18 @@ _LARGEST = torch.finfo(torch.float32).max
 def elementwise(x: Any, /) -> AbstractTensor:
     """Return what a function gives that computes each element by itself."""
     x = tensor_of(x)
-    return AbstractTensor(x.sizes, order_like(x), "own")
+    return AbstractTensor(x.sizes, _order_of_result(x), "own")
+
+
+def copied(x: Any, /) -> AbstractTensor:
+    """Return what `clone` and `torch.zeros_like` give, which take over how a tensor lies in memory."""
+    x = tensor_of(x)
+    return AbstractTensor(x.sizes, "dense" if x.order == "dense" else order_like(x), "own")
+
+
+def _order_of_result(x: AbstractTensor) -> Order:
+    """Return how a new tensor lies in memory that is computed element by element."""
+    return "contiguous" if x.order == "dense" else order_like(x)
 
 
 def in_place(x: Any, /) -> AbstractTensor:
@@ -64,6 +89,14 @@ def in_place(x: Any, /) -> AbstractTensor:
     base = base_of(x)
     require(base is not None and not base.is_parted and not base.requires_gradient)
     return x
+
+
+def made_alike(x: Any, /, *size: Any) -> AbstractTensor:
+    """Return what `new_zeros` and the like give: a tensor of the same dtype."""
+    tensor_of(x)
+    sizes = given_sizes(size)
+    require(sizes and min(sizes) > 0)
+    return new_tensor(sizes, "contiguous")
 
 
 def activated(x: Any, /, inplace: Any = False) -> AbstractTensor:
@@ -126,6 +159,8 @@ def raised_to_power(x: Any, exponent: Any, /) -> Any:
     """Return what a power of a tensor gives; numbers alone are computed with."""
     if not (isinstance(x, AbstractTensor) or isinstance(exponent, AbstractTensor)):
         return of_numbers(operator.pow)(x, exponent)
+    if is_positive(x):
+        return elementwise(exponent)
     require(is_number(exponent))
     return elementwise(x)
 
@@ -147,7 +182,9 @@ def of_two(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
             y = _of_integers(y)
         sizes = broadcast(x.sizes, tensor_of(y).sizes)
         is_whole = x.sizes == sizes or (y.sizes == sizes and order_like(y) == "contiguous")
-        return AbstractTensor(sizes, order_like(x) if is_whole else "unknown", "own")
+        # Of two, torch goes by the strides of the first.
+        is_known = is_whole and (y.sizes != sizes or x.order != "dense")
+        return AbstractTensor(sizes, order_like(x) if is_known else "unknown", "own")
 
     return apply
 
@@ -169,6 +206,12 @@ def of_tensor_first(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], 
     """Return the shape function of a function or method of a tensor and a tensor or number."""
     apply = of_two(compute)
     return lambda x, y, /: apply(tensor_of(x), y)
+
+
+def divided(x: Any, y: Any, /, *, rounding_mode: Any = None) -> AbstractTensor:
+    """Return what `torch.div` gives."""
+    require(rounding_mode in {None, "floor", "trunc"})
+    return of_two(operator.truediv)(tensor_of(x), y)
 
 
 def of_two_in_place(x: Any, y: Any, /) -> AbstractTensor:
@@ -199,6 +242,55 @@ def sizes_of_flags(mask: Any) -> tuple[int, ...]:
         return mask.sizes
     require(isinstance(mask, torch.Tensor) and mask.dtype is torch.bool)
     return mask.shape
+
+
+def of_flags(x: Any, y: Any, /) -> AbstractFlags:
+    """Return what an operator of flags gives, such as ``&``."""
+    return AbstractFlags(broadcast(sizes_of_flags(x), sizes_of_flags(y)))
+
+
+def turned(x: Any, /) -> AbstractFlags:
+    """Return what ``~`` gives of flags."""
+    return AbstractFlags(sizes_of_flags(x))
+
+
+def chosen(condition: Any, input: Any, other: Any, /) -> AbstractTensor:
+    """Return what `torch.where` gives of flags, and of tensors or numbers, of which one is a tensor."""
+    given = [one for one in (input, other) if not is_number(one)]
+    require(given)
+    sizes = sizes_of_flags(condition)
+    for one in given:
+        sizes = broadcast(sizes, tensor_of(one).sizes)
+    return new_tensor(sizes)
+
+
+def of_tensors(x: Any, y: Any, /) -> AbstractTensor:
+    """Return what a function of two tensors gives that takes no numbers."""
+    return new_tensor(broadcast(tensor_of(x).sizes, tensor_of(y).sizes))
+
+
+def gated(x: Any, /, dim: Any = -1) -> AbstractTensor:
+    """Return what `torch.nn.functional.glu` gives: half as much along a dimension."""
+    sizes = list(tensor_of(x).sizes)
+    place = place_of(dim, len(sizes))
+    require(sizes[place] % 2 == 0)
+    sizes[place] //= 2
+    return new_tensor(sizes)
+
+
+def bent_softly(x: Any, /, beta: Any = 1, threshold: Any = 20) -> AbstractTensor:
+    """Return what `torch.nn.functional.softplus` gives."""
+    require(is_number(beta) and is_number(threshold))
+    return elementwise(x)
+
+
+def of_triangle(x: Any, /, diagonal: Any = 0) -> AbstractTensor:
+    """Return what `torch.tril` and `torch.triu` give."""
+    require(len(tensor_of(x).sizes) > 1 and type(diagonal) is int and abs(diagonal) < _LARGEST_PLACE)
+    return new_tensor(x.sizes)
+
+
+_LARGEST_PLACE = 2**31
 
 
 def filled(x: Any, /, mask: Any, value: Any) -> AbstractTensor:

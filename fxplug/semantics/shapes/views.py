@@ -13,14 +13,19 @@ from fxplug.semantics.shapes.abstract import AbstractTensor, Memory, Order
 from fxplug.semantics.shapes.joining import looked_up
 from fxplug.semantics.shapes.operands import (
     base_of,
+    broadcast,
     given_sizes,
+    is_dense,
+    is_number,
     new_tensor,
+    order_like,
     place_of,
     places_of,
     require,
     tensor_of,
     view_of,
 )
+from fxplug.semantics.shapes.pointwise import in_place
 
 __all__ = [
     "chunked",
@@ -43,6 +48,7 @@ __all__ = [
     "unsqueezed",
     "viewed",
     "viewed_as",
+    "written_at",
 ]
 
 
@@ -61,7 +67,7 @@ def _with_sizes(x: AbstractTensor, wanted: tuple[int, ...]) -> tuple[int, ...]:
 def viewed(x: Any, /, *sizes: Any) -> AbstractTensor:
     """Return what `view` gives."""
     wanted = _with_sizes(tensor_of(x), given_sizes(sizes))
-    require(x.order == "contiguous" or _is_split(x.sizes, wanted))
+    require(is_dense(x) or _is_split(x.sizes, wanted))
     return view_of(x, wanted, x.order)
 
 
@@ -80,7 +86,7 @@ def _is_split(sizes: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 def reshaped(x: Any, /, *sizes: Any) -> AbstractTensor:
     """Return what the method `reshape` gives."""
     wanted = _with_sizes(tensor_of(x), given_sizes(sizes))
-    return view_of(x, wanted, "contiguous" if x.order == "contiguous" else "unknown", "part")
+    return view_of(x, wanted, x.order if is_dense(x) else "unknown", "part")
 
 
 def reshaped_to(x: Any, /, shape: Any) -> AbstractTensor:
@@ -106,7 +112,7 @@ def flattened(x: Any, /, start_dim: Any = 0, end_dim: Any = -1) -> AbstractTenso
     if first == last:
         return x
     whole = math.prod(sizes[first : last + 1])
-    order: Order = "contiguous" if x.order == "contiguous" else "unknown"
+    order: Order = x.order if is_dense(x) else "unknown"
     return view_of(x, (*sizes[:first], whole, *sizes[last + 1 :]), order, "part")
 
 
@@ -146,11 +152,11 @@ def transposed_matrix(x: AbstractTensor) -> AbstractTensor:
 def made_contiguous(x: Any) -> AbstractTensor:
     """Return what `contiguous` gives: the same tensor, or a copy."""
     x = tensor_of(x)
-    if x.order == "contiguous":
+    if is_dense(x):
         return x
     # It may be the tensor itself, and of its class.
     memory: Memory = x.memory if x.memory in {"given", "weight"} else "part"
-    return AbstractTensor(x.sizes, "contiguous", memory, base_of(x))
+    return AbstractTensor(x.sizes, "dense" if 1 in x.sizes else "contiguous", memory, base_of(x))
 
 
 def unsqueezed(x: Any, /, dim: Any) -> AbstractTensor:
@@ -217,7 +223,7 @@ def _part_out(x: AbstractTensor) -> Order:
 
 def _of_part(x: AbstractTensor) -> Order:
     """Return how a part of a tensor lies in memory."""
-    return "unknown" if x.order == "unknown" else "ordered"
+    return "unknown" if order_like(x) == "unknown" else "ordered"
 
 
 def unbound(x: Any, /, dim: Any = 0) -> tuple[AbstractTensor, ...]:
@@ -226,6 +232,17 @@ def unbound(x: Any, /, dim: Any = 0) -> tuple[AbstractTensor, ...]:
     place = place_of(dim, len(sizes))
     left, order = (*sizes[:place], *sizes[place + 1 :]), _part_out(x)
     return tuple([view_of(x, left, order, "part") for _ in range(sizes[place])])
+
+
+def written_at(x: Any, key: Any, value: Any, /) -> AbstractTensor:
+    """Return a tensor that a number, or another tensor, was written to at an index."""
+    part = item(in_place(x), key)
+    require(part.memory == "view")
+    if not is_number(value):
+        # Of the same memory it may be another part, which torch refuses.
+        require(base_of(tensor_of(value)) is not base_of(x))
+        require(broadcast(part.sizes, value.sizes) == part.sizes)
+    return x
 
 
 _TAKING = frozenset({int, immutable_list, list, slice})

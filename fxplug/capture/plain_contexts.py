@@ -1,0 +1,112 @@
+"""Contexts of torch that plain code enters: it does so by ``with torch.no_grad():`` and the like, in no other way."""
+
+from __future__ import annotations
+
+import dis
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fxplug.capture.live_code import handlers_in
+from fxplug.capture.regions import CONTEXTS
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+__all__ = ["contexts_entered", "is_context_as_written", "without_handlers"]
+
+_WITHOUT_EFFECT = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL", "TO_BOOL"})
+_BEHIND_CONTEXT = (
+    *("PUSH_EXC_INFO", "WITH_EXCEPT_START", "POP_JUMP_IF_TRUE", "RERAISE"),
+    *("COPY", "POP_EXCEPT", "RERAISE"),
+    *("POP_TOP", "POP_EXCEPT", "POP_TOP", "POP_TOP"),
+)
+"""What runs where an error leaves a ``with``: the context is asked, and the error is raised again, or is not."""
+_ENTRANCES = (0, 4)
+"""At which of these instructions an error arrives: that of the body, and one that the context raises itself."""
+_WITHOUT_ARGUMENTS = 2
+"""How many places on the stack a call takes besides its arguments."""
+
+
+def without_handlers(code: CodeType, entries: list[dis.Instruction]) -> list[dis.Instruction] | None:
+    """Return the instructions of a function but for those that run where an error leaves a ``with``.
+
+    Args:
+        code: Of the function.
+        entries: Its instructions.
+
+    Returns:
+        None where it does anything else with errors, or handles them in a way that is not known.
+    """
+    if not (handlers := handlers_in(code)):
+        return entries
+    effective = [entry for entry in entries if entry.opname not in _WITHOUT_EFFECT]
+    at = {entry.offset for entry in effective}
+    handling: set[int] = set()
+    arriving: set[int] = set()
+    for index, entry in enumerate(effective):
+        if entry.opname == "PUSH_EXC_INFO":
+            window = effective[index : index + len(_BEHIND_CONTEXT)]
+            if tuple(one.opname.replace("_FORWARD", "") for one in window) != _BEHIND_CONTEXT:
+                return None
+            handling.update(one.offset for one in window)
+            arriving.update(window[place].offset for place in _ENTRANCES)
+    # What was found not to be reached is not there any more.
+    targets = {target for _, target in handlers} & at
+    return [entry for entry in entries if entry.offset not in handling] if targets <= arriving else None
+
+
+def contexts_entered(entries: list[dis.Instruction]) -> frozenset[int] | None:
+    """Return the offsets at which names are read of what is called for a context, which is entered at once.
+
+    Args:
+        entries: The instructions of a function.
+
+    Returns:
+        None where something else is entered, or where it is kept what a context returns.
+    """
+    entries = [entry for entry in entries if entry.opname not in _WITHOUT_EFFECT]
+    found: set[int] = set()
+    for index, entry in enumerate(entries):
+        if entry.opname != "BEFORE_WITH":
+            continue
+        begin = _begin_of_call(entries, index - 1)
+        if begin is None or entries[index + 1].opname != "POP_TOP":
+            return None
+        if any(one.is_jump_target for one in entries[begin + 1 : index + 2]):
+            return None
+        found.add(entries[begin].offset)
+    return frozenset(found)
+
+
+def _begin_of_call(entries: list[dis.Instruction], at: int) -> int | None:
+    """Return where the names of what is called are read; None where it is found in another way."""
+    call = entries[at]
+    if at < 0 or call.opname != "CALL":
+        return None
+    wanted, index = (call.arg or 0) + _WITHOUT_ARGUMENTS, at
+    while wanted and index:
+        index -= 1
+        wanted -= _left_by(entries[index])
+    return index if not wanted and entries[index].opname == "LOAD_GLOBAL" else None
+
+
+def _left_by(entry: dis.Instruction) -> int:
+    """Return how many values an instruction leaves on the stack, less those that it takes."""
+    if entry.opname == "CALL":  # Of one, this Python counts some for an instruction before.
+        return 1 - (entry.arg or 0) - _WITHOUT_ARGUMENTS
+    return dis.stack_effect(entry.opcode, entry.arg, jump=False)
+
+
+_OF_CONTEXTS = ("__init__", "__enter__", "__exit__")
+_AS_WRITTEN: dict[Any, tuple[Any, ...]] = {
+    kind: tuple(getattr(kind, name) for name in _OF_CONTEXTS)
+    for kind in CONTEXTS
+    if kind is not torch.autograd.forward_ad.dual_level
+}
+
+
+def is_context_as_written(value: Any) -> bool:
+    """Return whether something is one of the contexts of torch that are kept, and nobody has exchanged its methods."""
+    known = _AS_WRITTEN.get(value) if isinstance(value, type) else None
+    return known is not None and known == tuple(getattr(value, name) for name in _OF_CONTEXTS)

@@ -1,0 +1,452 @@
+"""Plain programs that enter contexts of torch: ``with torch.no_grad():`` and the like."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn, no_grad
+from torch.autograd import forward_ad
+
+import fxplug
+from fxplug.api import plain_run
+from fxplug.capture.plain_code import reads_of, reads_of_function
+
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm, self.act = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True)
+        self.blocks = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        self.weight = nn.Parameter(torch.linspace(1, 2, 4))
+        self.yes, self.no = True, False
+
+
+def net_of(forward):
+    torch.manual_seed(0)
+    return type("Entering", (Net,), {"forward": forward})().eval()
+
+
+def around_a_part(self, x):
+    y = self.layer(x)
+    with torch.no_grad():
+        z = self.act(self.norm(y))
+    return z + y
+
+
+def around_what_is_returned(self, x):
+    with torch.no_grad():
+        return self.layer(x)
+
+
+def found_by_one_name(self, x):
+    with no_grad():
+        y = x * 2
+    return self.layer(y)
+
+
+def one_in_another(self, x):
+    with torch.no_grad():
+        y = self.layer(x)
+        with torch.enable_grad():
+            z = self.layer(y)
+        y = y + z
+    return y * z
+
+
+def two_at_once(self, x):
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        y = self.layer(x)
+    return y.relu()
+
+
+def in_a_loop(self, x):
+    for number, block in enumerate(self.blocks):
+        with torch.no_grad():
+            if number == 0:
+                continue
+            x = block(x)
+    return x
+
+
+def left_by_a_break(self, x):
+    for number in range(4):
+        with torch.no_grad():
+            if number == 2:
+                break
+            x = x * number
+    return self.layer(x)
+
+
+def said_by_a_flag(self, x):
+    with torch.set_grad_enabled(self.training):
+        y = self.layer(x)
+    return y + 1
+
+
+def without_view_tracking(self, x):
+    with torch.inference_mode():
+        y = self.layer(x).view(-1)
+    return y + 1
+
+
+def in_half_precision(self, x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = self.layer(x)
+        z = y @ y.mT
+    return z.float() + 1
+
+
+def in_the_precision_of_an_input(self, x):
+    with torch.autocast(device_type=x.device.type, enabled=False):
+        return self.layer(x)
+
+
+def asks_for_a_dtype_behind_a_context(self, x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = self.layer(x)
+    return y + 1 if y.dtype == torch.bfloat16 else y - 1
+
+
+def behind_a_flag(self, x):
+    if self.no:
+        with torch.no_grad():
+            return self.layer(x)
+    if self.yes:
+        with torch.no_grad():
+            x = x + 1
+    return self.layer(x)
+
+
+def with_constants_and_weights(self, x):
+    w = self.weight
+    with torch.no_grad():
+        y = x * self.weight + torch.arange(4)
+    return y * w
+
+
+def in_a_function(self, x):
+    return handed_on(self.layer(x)) + 1
+
+
+def handed_on(y):
+    with torch.no_grad():
+        return y.sin()
+
+
+def asks_for_a_size_inside(self, x):
+    with torch.no_grad():
+        y = self.layer(x)
+        if y.shape[1] == 4:
+            y = y * 2
+    return y
+
+
+def asks_for_gradients_behind(self, x):
+    with torch.no_grad():
+        y = self.layer(x)
+    return y + 1 if y.requires_grad else y - 1
+
+
+def asks_for_elements_behind(self, x):
+    with torch.no_grad():
+        y = self.layer(x)
+    return y + 1 if (y.abs() < 100).all() else y - 1
+
+
+def writes_inside(self, x):
+    with torch.no_grad():
+        y = self.layer(x)
+        y.add_(1)
+        return y.mul_(2)
+
+
+def may_raise_inside(self, x):
+    with torch.no_grad():
+        if x.shape[1] != 4:
+            raise ValueError(f"of {x.shape[1]} features")
+        return self.layer(x)
+
+
+PLAIN = [
+    around_a_part,
+    around_what_is_returned,
+    found_by_one_name,
+    one_in_another,
+    two_at_once,
+    in_a_loop,
+    left_by_a_break,
+    said_by_a_flag,
+    without_view_tracking,
+    in_half_precision,
+    in_the_precision_of_an_input,
+    asks_for_a_dtype_behind_a_context,
+    behind_a_flag,
+    with_constants_and_weights,
+    in_a_function,
+    asks_for_a_size_inside,
+    asks_for_gradients_behind,
+    asks_for_elements_behind,
+    writes_inside,
+    may_raise_inside,
+]
+
+
+def recorded(captured):
+    # A weight is the same in each context.
+    return [
+        (node.op, str(node.target), () if node.op == "get_attr" else node.region)
+        for node in captured.graph.nodes
+    ]
+
+
+@pytest.mark.parametrize("forward", PLAIN)
+@pytest.mark.parametrize("check", [True, False])
+def test_contexts_are_kept_without_listening(forward, check, plainly, listened_to):
+    net, other = net_of(forward), X.neg()
+    captured = fxplug.trace(net, (X,), check=check)
+    assert plainly == [captured]
+    heard = listened_to(net, X, check=check)
+    assert recorded(captured) == recorded(heard)
+    assert captured.graph.state_guards == heard.graph.state_guards
+    expected = net(other)
+    for one in (captured, heard):
+        found = one(other)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        assert found.requires_grad is expected.requires_grad
+    assert any(node.region for node in captured.graph.nodes)
+
+
+@pytest.mark.parametrize(
+    "forward", [around_a_part, around_what_is_returned, one_in_another, in_half_precision]
+)
+def test_a_symbolic_trace_keeps_the_same_contexts(forward):
+    net = net_of(forward)
+    assert recorded(fxplug.symbolic_trace(net)) == recorded(fxplug.trace(net, (X,)))
+
+
+@pytest.mark.parametrize("forward", [around_a_part, one_in_another, said_by_a_flag])
+def test_gradients_are_those_of_the_program(forward):
+    net = net_of(forward).train()
+    captured = fxplug.trace(net, (X,))
+    grads = []
+    for one in (net, captured):
+        net.zero_grad()
+        one(X).square().sum().backward()
+        grads.append([None if weight.grad is None else weight.grad.clone() for weight in net.parameters()])
+    for found, expected in zip(*grads, strict=True):
+        assert (found is None) is (expected is None)
+        if expected is not None:
+            torch.testing.assert_close(found, expected)
+
+
+class Own(contextlib.ContextDecorator):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+
+class Derived(torch.no_grad):
+    pass
+
+
+SILENT = contextlib.nullcontext()
+
+
+def with_one_of_its_own(self, x):
+    with Own():
+        return self.layer(x)
+
+
+def with_one_derived(self, x):
+    with Derived():
+        return self.layer(x)
+
+
+def with_one_that_is_kept(self, x):
+    with SILENT:
+        return self.layer(x)
+
+
+def with_one_that_is_named(self, x):
+    context = torch.no_grad()
+    with context:
+        return self.layer(x)
+
+
+def with_what_it_returns(self, x):
+    with torch.no_grad() as nothing:
+        return self.layer(x) if nothing is None else x
+
+
+def with_one_of_two(self, x):
+    with torch.no_grad() if self.yes else torch.enable_grad():
+        return self.layer(x)
+
+
+def with_a_level_of_dual_numbers(self, x):
+    with forward_ad.dual_level():
+        return self.layer(x)
+
+
+def where_an_error_is_caught(self, x):
+    try:
+        with torch.no_grad():
+            return self.layer(x)
+    except ValueError:
+        return x
+
+
+def where_something_is_done_in_the_end(self, x):
+    try:
+        y = self.layer(x)
+    finally:
+        x = x + 1
+    return y
+
+
+def that_suppresses_errors(self, x):
+    with contextlib.suppress(ValueError):
+        x = self.layer(x)
+    return x
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        with_one_of_its_own,
+        with_one_derived,
+        with_one_that_is_kept,
+        with_one_that_is_named,
+        with_what_it_returns,
+        with_one_of_two,
+        with_a_level_of_dual_numbers,
+        where_an_error_is_caught,
+        where_something_is_done_in_the_end,
+        that_suppresses_errors,
+    ],
+)
+def test_other_contexts_are_listened_to(forward, plainly):
+    net = net_of(forward)
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [None]
+    torch.testing.assert_close(captured(X.neg()), net(X.neg()))
+
+
+def test_a_context_that_somebody_has_exchanged_is_listened_to(plainly, monkeypatch):
+    entered = []
+    enter = torch.no_grad.__enter__
+
+    def noted(self):
+        entered.append(self)
+        return enter(self)
+
+    monkeypatch.setattr(torch.no_grad, "__enter__", noted)
+    captured = fxplug.trace(net_of(around_a_part), (X,))
+    assert plainly == [None]
+    assert entered
+    assert any(node.region for node in captured.graph.nodes)
+
+
+def asks_for_gradients_inside(self, x):
+    y = self.layer(x)
+    with torch.no_grad():
+        z = y * 2
+        return z + 1 if y.requires_grad else z - 1
+
+
+def test_a_question_that_only_a_run_answers_is_listened_to_inside_of_a_context(plainly):
+    net = net_of(asks_for_gradients_inside)
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [None]
+    torch.testing.assert_close(captured(X), net(X), rtol=0, atol=0)
+
+
+def writes_to_a_view(self, x):
+    y = self.layer(x)
+    with torch.no_grad():
+        z = y[0]
+    z += 1
+    return y
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_an_error_that_hangs_on_a_context_is_the_program_s(check):
+    net = net_of(writes_to_a_view)
+    with pytest.raises(RuntimeError, match="no_grad mode") as expected:
+        net(X)
+    with pytest.raises(RuntimeError, match="no_grad mode") as found:
+        fxplug.trace(net, (X,), check=check)
+    assert str(found.value).startswith(str(expected.value)[:60])
+
+
+def raises(self, x):
+    with torch.no_grad():
+        return self.layer(x[:, :2])
+
+
+def test_an_error_inside_of_a_context_comes_through_and_leaves_it():
+    net = net_of(raises)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        fxplug.trace(net, (X,), check=False)
+    assert torch.is_grad_enabled()
+
+
+def test_nothing_stays_behind_a_trace():
+    methods = [
+        getattr(kind, name) for kind in (torch.no_grad, torch.autocast) for name in ("__enter__", "__exit__")
+    ]
+    codes = [method.__code__ for method in methods]
+    fxplug.trace(net_of(two_at_once), (X,))
+    assert [method.__code__ for method in methods] == codes
+    assert torch.is_grad_enabled()
+    assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("forward", [around_a_part, one_in_another, in_the_precision_of_an_input])
+def test_what_follows_from_sizes_is_not_run(forward, monkeypatch, plainly):
+    monkeypatch.setattr(plain_run, "compute", None)
+    monkeypatch.setattr("fxplug.api.plain_capture.run_plainly", None)
+    captured = fxplug.trace(net_of(forward), (X,), check=False)
+    assert plainly == [captured]
+
+
+@pytest.mark.parametrize("forward", [in_half_precision, without_view_tracking])
+def test_contexts_that_change_values_are_run_in(forward, monkeypatch):
+    ran = []
+    run = plain_run.run_plainly
+
+    def noted(*args):
+        ran.append(args[0])
+        run(*args)
+
+    monkeypatch.setattr("fxplug.api.plain_capture.run_plainly", noted)
+    net = net_of(forward)
+    fxplug.trace(net, (X,), check=False)
+    assert len(ran) == 1
+    assert ran == [net]
+
+
+def test_under_autocast_nothing_follows_from_sizes(monkeypatch):
+    ran = []
+    run = plain_run.run_plainly
+    monkeypatch.setattr("fxplug.api.plain_capture.run_plainly", lambda *args: (ran.append(1), run(*args)))
+    net = net_of(in_the_precision_of_an_input)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        fxplug.trace(net, (X,), check=False)
+    assert ran
+
+
+def test_contexts_are_read_from_code():
+    assert reads_of(around_a_part.__code__).contexts == (("torch", "no_grad"),)
+    assert set(reads_of(one_in_another.__code__).contexts) == {("torch", "no_grad"), ("torch", "enable_grad")}
+    assert reads_of(in_half_precision.__code__).contexts == (("torch", "autocast"),)
+    assert ("torch", "bfloat16") in reads_of(in_half_precision.__code__).found
+    assert reads_of_function(handed_on.__code__).contexts == (("torch", "no_grad"),)
+    for other in (with_one_that_is_kept, with_what_it_returns, where_an_error_is_caught, with_one_of_two):
+        assert reads_of(other.__code__) is None
