@@ -34,6 +34,8 @@ from fxplug.capture.caught import forget_frames
 from fxplug.capture.examples.acting import mark_checks_behind
 from fxplug.capture.examples.guarding import guards_of_inputs, present
 from fxplug.capture.examples.learning import LAYERS, learn
+from fxplug.capture.interception import own_code
+from fxplug.capture.plain_contexts import inside_of_contexts
 from fxplug.execute import GraphModule
 from fxplug.execute.guards import GuardSet
 from fxplug.ir.collector import paused_collection
@@ -70,6 +72,7 @@ def capture_plainly(
         name: Of what is captured.
     """
     function, first = _function_of(program)
+    function = inside_of_contexts(function, own_code)
     if type(function) is not FunctionType or "__wrapped__" in function.__dict__:
         return None
     given = _by_position(function, first, args, kwargs) if kwargs else args

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dis
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -11,9 +12,9 @@ from fxplug.capture.live_code import handlers_in
 from fxplug.capture.regions import CONTEXTS
 
 if TYPE_CHECKING:
-    from types import CodeType
+    from collections.abc import Callable
 
-__all__ = ["contexts_entered", "is_context_as_written", "without_handlers"]
+__all__ = ["contexts_entered", "inside_of_contexts", "is_context_as_written", "without_handlers"]
 
 _WITHOUT_EFFECT = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL", "TO_BOOL"})
 _BEHIND_CONTEXT = (
@@ -98,15 +99,55 @@ def _left_by(entry: dis.Instruction) -> int:
     return dis.stack_effect(entry.opcode, entry.arg, jump=False)
 
 
-_OF_CONTEXTS = ("__init__", "__enter__", "__exit__")
+def _methods_of(kind: type) -> tuple[Any, ...]:
+    return tuple([getattr(kind, name, None) for name in ("__init__", "__enter__", "__exit__", "clone")])
+
+
 _AS_WRITTEN: dict[Any, tuple[Any, ...]] = {
-    kind: tuple(getattr(kind, name) for name in _OF_CONTEXTS)
-    for kind in CONTEXTS
-    if kind is not torch.autograd.forward_ad.dual_level
+    kind: _methods_of(kind) for kind in CONTEXTS if kind is not torch.autograd.forward_ad.dual_level
 }
 
 
 def is_context_as_written(value: Any) -> bool:
     """Return whether something is one of the contexts of torch that are kept, and nobody has exchanged its methods."""
     known = _AS_WRITTEN.get(value) if isinstance(value, type) else None
-    return known is not None and known == tuple(getattr(value, name) for name in _OF_CONTEXTS)
+    return known is not None and known == _methods_of(value)
+
+
+def inside_of_contexts(function: Any, code_of: Callable[[FunctionType], CodeType]) -> Any:
+    """Return the function that ``@torch.no_grad()`` and the like were put on; any other function as it is.
+
+    Args:
+        function: What is called.
+        code_of: Returns the own code of a function, whose code may be exchanged.
+    """
+    while type(function) is FunctionType and (code := code_of(function)) in _ENTERING:
+        names, cells = code.co_freevars, function.__closure__ or ()
+        held = {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
+        is_own = function.__dict__.keys() <= _OF_WRAPPERS
+        if not (is_own and is_context_as_written(_kind_of_context(held))):
+            break
+        function = held["func"]
+    return function
+
+
+def _kind_of_context(held: dict[str, Any]) -> Any:
+    """Return the class of the context that is entered around a function; None where it is not known.
+
+    Args:
+        held: Name -> value, of what is closed over by what torch puts in the place of the function.
+    """
+    if "autocast_instance" in held:
+        return type(held["autocast_instance"])
+    make = held["ctx_factory"]
+    kind = type(getattr(make, "__self__", None))
+    is_clone = type(make) is MethodType and make.__func__ is getattr(kind, "clone", None)
+    return kind if is_clone else None
+
+
+_ENTERING: frozenset[CodeType] = frozenset(
+    cast("FunctionType", context(lambda: None)).__code__
+    for context in (torch.no_grad(), torch.autocast("cpu", enabled=False))
+)
+"""What runs in the place of a function that a context was put on."""
+_OF_WRAPPERS = frozenset({"__script_unsupported", "__wrapped__"})

@@ -30,7 +30,7 @@ from fxplug.capture.plain_code import (
     reads_of,
     reads_of_function,
 )
-from fxplug.capture.plain_contexts import is_context_as_written
+from fxplug.capture.plain_contexts import inside_of_contexts, is_context_as_written
 from fxplug.capture.plain_holdings import (
     ABSENT,
     CONSTANTS,
@@ -125,8 +125,10 @@ def plain_parts(
     waiting: list[tuple[Any, Any]] = [(getattr(function, "__func__", function), receiver)]
     seen: set[tuple[int, int]] = set()
     while waiting:
-        current, owner = waiting.pop()
-        if type(current) is not FunctionType:
+        decorated, owner = waiting.pop()
+        current = inside_of_contexts(decorated, code_of)
+        enters = current is not decorated
+        if type(current) is not FunctionType or (enters and not with_methods):
             return None
         key = id(current), id(owner)  # Not its code: another function may have that, and other defaults.
         if key in seen:
@@ -135,7 +137,8 @@ def plain_parts(
         code = code_of(current)
         if code.co_filename == FILE_OF_CONTAINERS and iterates_as_torch(type(owner)):
             continue  # It calls modules, and nothing else.
-        plain = _plain_part(current, code, owner, with_methods=with_methods, on_examples=on_examples)
+        options = {"with_methods": with_methods, "on_examples": on_examples}
+        plain = _plain_part(current, code, owner, code_of, **options)
         if plain is None:
             return None
         part, more = plain
@@ -143,12 +146,20 @@ def plain_parts(
         is_inner = owner is not None and owner is not receiver
         if is_inner and "training" in {*part.values, *code.co_names}:
             return None  # Of which module it reads it is not told.
+        if enters:
+            part = part._replace(enters=True)
         found.append(part._replace(hangs_on_inner=True) if is_inner else part)
     return found
 
 
 def _plain_part(
-    function: FunctionType, code: CodeType, owner: Any, *, with_methods: bool, on_examples: bool
+    function: FunctionType,
+    code: CodeType,
+    owner: Any,
+    code_of: Callable[[FunctionType], CodeType],
+    *,
+    with_methods: bool,
+    on_examples: bool,
 ) -> tuple[PlainPart, list[tuple[Any, Any]]] | None:
     """Return a plain function or method, and what it calls: functions, and of which objects these are methods."""
     # Where other code runs, too, that may change what the answers hang on.
@@ -165,7 +176,7 @@ def _plain_part(
             inner = _methods_of_inner(owner, reads.delegated)
             called_inside = {names for names in reads.delegated if _is_module_of_inner(owner, *names)}
         reads = reads.with_values(reads.delegated - {names for names, _, _ in inner} - called_inside)
-    helpers = _found_by(function, live, reads, with_math=with_methods)
+    helpers = _found_by(function, live, reads, code_of, with_math=with_methods)
     if helpers is None or (helpers and not on_examples):
         return None
     if reads.goes_into_values and not (with_methods and _computes_with_values(reads, any_method=on_examples)):
@@ -303,13 +314,21 @@ _quiet: dict[tuple[int, bool], tuple[weakref.ref[CodeType], tuple[Any, ...], lis
 """Id of code, and whether ``math`` is as torch -> what of these it finds, and what of that is of the program."""
 
 
-def _found_by(function: FunctionType, code: CodeType, reads: Reads, *, with_math: bool) -> list[Any] | None:
+def _found_by(
+    function: FunctionType,
+    code: CodeType,
+    reads: Reads,
+    code_of: Callable[[FunctionType], CodeType],
+    *,
+    with_math: bool,
+) -> list[Any] | None:
     """Return the functions of the program that a function finds among globals.
 
     Args:
         function: The function, whose defaults have to be constants.
         code: Its own.
         reads: What it reads.
+        code_of: As in `plain_parts`.
         with_math: Whether functions of ``math`` are as those of torch, where they are read off the module.
 
     Returns:
@@ -331,7 +350,7 @@ def _found_by(function: FunctionType, code: CodeType, reads: Reads, *, with_math
     if known is not None and len(known[1]) == len(values) and all(map(is_, known[1], values)):
         return known[2]
     others = [value for value in values if not (function_may_stay(value) or what_does(value) in _COMPUTING)]
-    if not all(map(_is_of_program, others)):
+    if not all(_is_of_program(inside_of_contexts(value, code_of)) for value in others):
         return None
     names = scan_of(code).names
     if any(True for _ in world_found_by(namespace, names)) or any(

@@ -243,16 +243,148 @@ def test_gradients_are_those_of_the_program(forward):
             torch.testing.assert_close(found, expected)
 
 
+class Derived(torch.no_grad):
+    pass
+
+
+@torch.no_grad()
+def decorated_helper(x):
+    return x.sin()
+
+
+@torch.no_grad()
+def around_a_forward(self, x):
+    return self.layer(x).relu()
+
+
+@torch.no_grad
+def without_parentheses(self, x):
+    return self.layer(x).relu()
+
+
+@torch.inference_mode()
+@torch.autocast("cpu", dtype=torch.bfloat16)
+def around_one_another(self, x):
+    return self.layer(x).float()
+
+
+@torch.set_grad_enabled(False)
+def around_what_says_otherwise(self, x):
+    with torch.enable_grad():
+        return self.layer(x) * self.weight
+
+
+def around_a_helper(self, x):
+    return decorated_helper(self.layer(x)) + x
+
+
+class Inner(Net):
+    @torch.no_grad()
+    def forward(self, x):
+        return self.norm(self.layer(x)) + self.more(x)
+
+    @torch.enable_grad()
+    def more(self, x):
+        return x * self.weight
+
+
+class Outer(Net):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x):
+        return self.inner(self.layer(x)) + self.inner(x)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        around_a_forward,
+        without_parentheses,
+        around_one_another,
+        around_what_says_otherwise,
+        around_a_helper,
+        Outer.forward,
+    ],
+    ids=["plain", "without parentheses", "two", "set", "helper", "inner"],
+)
+@pytest.mark.parametrize("check", [True, False])
+def test_contexts_that_are_put_on_functions(forward, check, plainly, listened_to):
+    net = Outer().eval() if forward is Outer.forward else net_of(forward)
+    captured = fxplug.trace(net, (X,), check=check)
+    assert plainly == [captured]
+    assert recorded(captured) == recorded(listened_to(net, X))
+    expected, found = net(X.neg()), captured(X.neg())
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert found.requires_grad is expected.requires_grad
+    assert any(node.region for node in captured.graph.nodes)
+
+
+@torch.no_grad()
+def whole_program(x, scale=None):
+    return x * 2 if scale is None else x * scale
+
+
+def test_a_function_with_a_context_on_it_may_be_the_program(plainly):
+    captured = fxplug.trace(whole_program, (X,))
+    assert plainly == [captured]
+    assert [node.region for node in captured.graph.nodes if node.op == "call_function"] != [()]
+
+
+def noting(function):
+    def run(*args):
+        return function(*args) + 1
+
+    run.__wrapped__ = function
+    return run
+
+
+@noting
+@torch.no_grad()
+def put_on_beneath_another(self, x):
+    return self.layer(x)
+
+
+@torch.no_grad()
+@noting
+def put_on_another(self, x):
+    return self.layer(x)
+
+
+def with_an_attribute(self, x):
+    return helper_with_an_attribute(x)
+
+
+@torch.no_grad()
+def helper_with_an_attribute(x):
+    return x.sin()
+
+
+helper_with_an_attribute.calls = 0
+
+
+@Derived()
+def derived_context(self, x):
+    return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    "forward", [put_on_beneath_another, put_on_another, with_an_attribute, derived_context], ids=range(4)
+)
+def test_other_decorators_are_listened_to(forward, plainly):
+    net = net_of(forward)
+    captured = fxplug.trace(net, (X,))
+    assert plainly == [None]
+    torch.testing.assert_close(captured(X.neg()), net(X.neg()))
+
+
 class Own(contextlib.ContextDecorator):
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
         return None
-
-
-class Derived(torch.no_grad):
-    pass
 
 
 SILENT = contextlib.nullcontext()
