@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["FunctionCallsPatch", "Listener", "Untold", "can_be_passed_to"]
+__all__ = ["FunctionCallsPatch", "Listener", "Untold", "can_be_passed_to", "stop_telling", "tell_again"]
 
 
 def can_be_passed_to(listener: Any) -> bool:
@@ -23,6 +23,15 @@ class Listener:
     """Whom Python tells of calls, and who passes it on to whoever listened before."""
 
     _former: Any = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody listened before."""
+        return self._former is None
+
+    def pass_on_to(self, hear: Any) -> None:
+        """Let somebody else be told, too."""
+        self._former = hear
 
 
 class Untold:
@@ -50,6 +59,35 @@ class Untold:
             before = hear
         if before is not None:
             sys.setprofile(before)
+
+
+def stop_telling() -> Any:
+    """Let Python tell no trace of calls, if nobody else listens, and return whom it has told; None for nobody.
+
+    While torch makes a call for a trace, or a trace looks at what it has recorded, nothing of the program is called
+    that is to be heard of, and dozens of functions of others are.
+    """
+    found = sys.getprofile()
+    if found is None:
+        return None
+    listener = getattr(found, "__self__", None)
+    if not (isinstance(listener, Listener) and listener.is_alone):
+        return None
+    sys.setprofile(None)
+    return found
+
+
+def tell_again(hear: Any) -> None:
+    """Let Python tell again whom it has told before; whoever listens meanwhile passes it on."""
+    if hear is None:
+        return
+    found = sys.getprofile()
+    if found is None:
+        sys.setprofile(hear)
+        return
+    listener = getattr(found, "__self__", None)
+    if isinstance(listener, Listener) and listener.is_alone:
+        listener.pass_on_to(hear)
 
 
 class FunctionCallsPatch(Listener):

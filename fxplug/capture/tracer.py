@@ -46,6 +46,7 @@ from fxplug.capture.kinds import declare, fails_on_none
 from fxplug.capture.late import ReadKeeper
 from fxplug.capture.layer_records import Replayer
 from fxplug.capture.lazies import lazies_among, lazy_error
+from fxplug.capture.listeners import stop_telling, tell_again
 from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.opaque import OpaqueKeeper
 from fxplug.capture.outside import OutsideState
@@ -173,6 +174,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     context: TraceContext = made_at_first_use(lambda _: TraceContext(None))
     """Handed to the policy."""
     _states: ModuleStates = made_at_first_use(lambda _: ModuleStates())
+    _told_before: Any = None
+    """Whom Python told of calls when the program began to run."""
     _regions: RegionStack = made_at_first_use(lambda _: RegionStack())
     _surroundings: Surroundings = made_at_first_use(lambda tracer: Surroundings(tracer._regions))
     _settings: Settings = made_at_first_use(lambda _: Settings())
@@ -607,6 +610,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def _begin_in(self, session: Session | None) -> None:
         """Hear that the program begins to run in a session."""
+        self._told_before = sys.getprofile()
         self._place.session = session
         if session is not None:
             session.is_running = True
@@ -618,6 +622,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     def _end_in(self, session: Session | None) -> None:
         """Hear that the program has ended that ran in a session."""
         self._place.session = self._place.looked = None
+        if sys.getprofile() is not self._told_before:
+            stop_telling()  # Nothing of the program runs any more.
         if session is not None:
             session.is_running = False
 
@@ -1241,6 +1247,13 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def _note_entering(self, path: str, module: nn.Module, *, is_outside: bool) -> None:
         """Take note of what there is to know of a module whose forward is about to run."""
+        told = stop_telling()
+        try:
+            self._look_at_entered(path, module, is_outside=is_outside)
+        finally:
+            tell_again(told)
+
+    def _look_at_entered(self, path: str, module: nn.Module, *, is_outside: bool) -> None:
         is_below = id(module) in self._paths
         if id(module) in self._lazy or (not is_below and lazies_among([module])):
             raise self._refused(lazy_error(module, f"module {path!r}"))

@@ -10,6 +10,7 @@ from torch import nn
 
 from fxplug.capture.examples.listening import CallListener
 from fxplug.capture.interception import original_call, originals
+from fxplug.capture.listeners import stop_telling, tell_again
 from fxplug.capture.policy import is_leaf_by_class
 from fxplug.capture.reached import asks_for_training, flags_read_by
 from fxplug.capture.sessions import active, likeness_of
@@ -82,7 +83,11 @@ class LayerCaller(CallListener):
             asks = None if path is None else self._settled.get(likeness_of(module))
             if path is not None and asks is not None and "forward" not in module.__dict__:
                 if self._stays_whole(module, path):
-                    return self._call_leaf(module, path, args, kwargs)
+                    told = stop_telling()
+                    try:
+                        return self._call_leaf(module, path, args, kwargs)
+                    finally:
+                        tell_again(told)
                 if asks:
                     self._surroundings.note_flags(path, module)
                 return self._enter_settled(path, module, args, kwargs)
@@ -93,7 +98,9 @@ class LayerCaller(CallListener):
     ) -> Any:
         """Enter the forward of a module of a class that was entered before, as `enter_module` does."""
         if self._draws is not None:
+            told = stop_telling()
             self._draws.note_held(path, module)
+            tell_again(told)
         former = self._place
         origin = former.origin(_FRAMES_OF_A_LAYER)
         self._place = Place(_ENTER_CODE, origin, ModuleScope(path, module.__class__, former.scope))
@@ -115,7 +122,7 @@ class LayerCaller(CallListener):
         if writes:
             self._before_write(value)
         call = module.forward if self._calls_forward else partial(originals.call, module)
-        token = active.set(None)
+        token, told = active.set(None), stop_telling()
         try:
             result = call_beneath(self._calls, self._operators, call, value)
         except Exception as error:
@@ -123,6 +130,7 @@ class LayerCaller(CallListener):
             raise
         finally:
             active.reset(token)
+            tell_again(told)
         if result.__class__ is not torch.Tensor:
             return self._stand_in(result, node, writes=writes)
         if self.values is not None or (not writes and id(result) in self._known):
@@ -139,7 +147,11 @@ class LayerCaller(CallListener):
             return self.on_module_call(inner, args, kwargs)
         path = self._paths.get(id(module))
         if path is not None and self._stays_whole(module, path):
-            return self._call_leaf(module, path, args, kwargs)
+            told = stop_telling()
+            try:
+                return self._call_leaf(module, path, args, kwargs)
+            finally:
+                tell_again(told)
         run = partial(original_call, module)
         if path is None:
             return self.enter_module(None, module, run, args, kwargs)

@@ -23,6 +23,7 @@ from fxplug.capture.examples.parts import numbers_in
 from fxplug.capture.examples.recording import CallRecorder
 from fxplug.capture.examples.values import PLAIN
 from fxplug.capture.handed import Contents, hand_over
+from fxplug.capture.listeners import stop_telling, tell_again
 from fxplug.capture.opaque import OpaqueCall, check_functions, is_no_module, with_functions
 from fxplug.capture.randomness import ASKING_FOR_SEEDS
 from fxplug.capture.root_views import only_assigns
@@ -125,34 +126,42 @@ class CallListener(CallRecorder):
             if foreign is not None:  # What it does is heard, one call after the other.
                 with self._calls:
                     return foreign.__torch_function__(function, types, args, kwargs)
-        name = _special_name(function)
-        if name:
-            if self.fixed_likes and name in MAKES_LIKE:
-                args, kwargs = self._with_empty_like(name, args, kwargs)
-            answer = (
-                self._call_operator(function, args, kwargs)
-                if name == _OPERATOR
-                else self._answer_or_refuse(name, args, kwargs)
-            )
-            if answer is not None:
-                return answer
-        plain = self._plain_arguments_of((*args, *kwargs.values()) if kwargs else args)
-        if plain is not None:
-            result = self._call_plainly(function, args, kwargs, plain)
+        told = stop_telling()
+        try:
+            name = _special_name(function)
+            if name:
+                if self.fixed_likes and name in MAKES_LIKE:
+                    args, kwargs = self._with_empty_like(name, args, kwargs)
+                answer = (
+                    self._call_operator(function, args, kwargs)
+                    if name == _OPERATOR
+                    else self._answer_or_refuse(name, args, kwargs)
+                )
+                if answer is not None:
+                    return answer
+            plain = self._plain_arguments_of((*args, *kwargs.values()) if kwargs else args)
+            if plain is not None:
+                result = self._call_plainly(function, args, kwargs, plain)
+                return self.exact(result) if name in _EXACT else result
+            result = self._call_with_others(function, args, kwargs)
             return self.exact(result) if name in _EXACT else result
-        result = self._call_with_others(function, args, kwargs)
-        return self.exact(result) if name in _EXACT else result
+        finally:
+            tell_again(told)
 
     def record_call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Record a call of a function of Python on numbers."""
-        plain = None
-        if not (self.paused or self._ended or self._read_numbers):
-            plain = self._plain_arguments_of(args)
-        if plain is None:
-            return super().record_call(function, args)
-        self.check_thread()
-        node = self._create_call(function, tuple(plain.found), plain.inputs)
-        return self._make(node, function, tuple(plain.real), {})
+        told = stop_telling()
+        try:
+            plain = None
+            if not (self.paused or self._ended or self._read_numbers):
+                plain = self._plain_arguments_of(args)
+            if plain is None:
+                return super().record_call(function, args)
+            self.check_thread()
+            node = self._create_call(function, tuple(plain.found), plain.inputs)
+            return self._make(node, function, tuple(plain.real), {})
+        finally:
+            tell_again(told)
 
     def _call_with_others(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
