@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dis
-from functools import lru_cache
 from itertools import pairwise
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from fxplug.capture.bytecode import read_once
 from fxplug.capture.containers import Containers
 from fxplug.capture.iterators import goes_on, position_of
 from fxplug.errors import TraceError
@@ -22,7 +22,7 @@ _READING = frozenset({"LOAD_ATTR", "LOAD_CLASSDEREF", "LOAD_DEREF", "LOAD_METHOD
 _ADDING = frozenset({"add", "append", "appendleft", "clear", "extend", "insert", "update"})
 
 
-@lru_cache(maxsize=256)
+@read_once
 def _names_read(code: CodeType) -> frozenset[str]:
     """Return the names of variables and attributes that a function does something else with than to add to them."""
     entries = [

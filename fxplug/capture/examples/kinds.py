@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fxplug.capture.attributes import attribute_of
+from fxplug.capture.bytecode import read_once
 from fxplug.capture.containers import PLAIN, is_foreign
 from fxplug.capture.examples.attributes_asked import ATTRIBUTE, attributes_asked
 from fxplug.capture.identity import comparisons_in, tests_in
@@ -142,38 +143,46 @@ def names_reached(root: Any, modules: Iterable[nn.Module]) -> frozenset[str]:
     names: set[str] = set()
     seen: set[int] = set()
     if isinstance(root, nn.Module):
-        for kind in set(map(type, modules)):
-            _add_class(kind, names, seen)
+        found = [value for kind in dict.fromkeys(map(type, modules)) for value in _methods_in(kind)]
     else:
         while isinstance(root, functools.partial):
             root = root.func
-        _add(getattr(root, "__func__", root), _FAR, names, seen)
+        found = [getattr(root, "__func__", root)]
+    # The nearest first: in what order the others are found does not matter then.
+    for steps in range(_FAR, -1, -1):
+        functions = [one for value in found if (one := _new_function(value, names, seen)) is not None]
+        found = [part for function in functions for part in _led_to(function, names, goes_on=steps > 0)]
     return frozenset(names)
 
 
-def _add_class(kind: type, names: set[str], seen: set[int]) -> None:
+def _methods_in(kind: type) -> Iterator[Any]:
+    """Yield what may be a function in a class of a program, and in those that it is derived from."""
     for base in kind.__mro__:
         if base is object or str(base.__module__).partition(".")[0] == "torch":
             continue
         for value in vars(base).values():
             if type(value) is FunctionType:  # As most are that matter, and what is asked below takes long.
-                _add(value, _FAR, names, seen)
+                yield value
             elif type(value) not in PLAIN:
-                _add(attribute_of(value, "__func__", attribute_of(value, "fget", value)), _FAR, names, seen)
+                yield attribute_of(value, "__func__", attribute_of(value, "fget", value))
 
 
-def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
-    if issubclass(type(function), singledispatchmethod):
+def _new_function(value: Any, names: set[str], seen: set[int]) -> FunctionType | None:
+    """Return the function that a value is or stands around, if it was not seen and is none of torch."""
+    if issubclass(type(value), singledispatchmethod):
         names.add("singledispatch")
-        function = function.func
-    elif type(function) is FunctionType and isinstance(vars(function).get("registry"), MappingProxyType):
+        value = value.func
+    elif type(value) is FunctionType and isinstance(vars(value).get("registry"), MappingProxyType):
         names.add("singledispatch")
-    function = attribute_of(function, "__wrapped__", function)
-    if id(function) in seen or type(function) is not FunctionType:
-        return
-    seen.add(id(function))
-    if str(function.__module__).partition(".")[0] == "torch":
-        return
+    value = attribute_of(value, "__wrapped__", value)
+    if id(value) in seen or type(value) is not FunctionType:
+        return None
+    seen.add(id(value))
+    return None if str(value.__module__).partition(".")[0] == "torch" else value
+
+
+def _led_to(function: FunctionType, names: set[str], *, goes_on: bool) -> list[Any]:
+    """Add the names in the code of a function, and return what it finds by these, if that is to be looked at."""
     own = _names_in(function.__code__)
     # What NumPy asks of what it is given it does not ask of tensors of the program's own making.
     names |= (
@@ -186,13 +195,16 @@ def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
     for holder, name in _modes_in(function.__code__):
         if found.get(holder, torch if holder == _IMPORTED else None) is not torch:
             names.add(f"{UNHEARD}{name}")
-    if steps == 0:
-        return
+    if not goes_on:
+        return []
     held = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
     held += [found[name] for name in own if name in found]
-    for value in held:
-        for part in (attribute_of(value, "__func__", value), *_parts_named(value, own)):
-            _add(part, steps - 1, names, seen)
+    return [
+        part
+        for value in held
+        if type(value) not in PLAIN
+        for part in (attribute_of(value, "__func__", value), *_parts_named(value, own))
+    ]
 
 
 def _under_other_names(function: FunctionType, names: frozenset[str]) -> Iterator[str]:
@@ -221,7 +233,7 @@ _IMPORTED = "torch"
 """What a variable is called into which a function imports torch."""
 
 
-@functools.lru_cache(maxsize=1024)
+@read_once
 def _modes_in(code: CodeType) -> frozenset[tuple[str, str]]:
     """Return the functions of torch that tell of modes and that a function names, with the global they are read from.
 
@@ -288,7 +300,7 @@ def _is_filled(cell: Any) -> bool:
         return False
 
 
-@functools.lru_cache(maxsize=1024)
+@read_once
 def _names_in(code: CodeType) -> frozenset[str]:
     """Return the global names and attributes that a function uses, those in it included, and marks for what it does."""
     names = {*code.co_names, *attributes_asked(code)}
