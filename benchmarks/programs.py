@@ -145,6 +145,17 @@ class WithoutGradients(DecoderBlock):
             return super().forward(x)
 
 
+class CatchingErrors(DecoderBlock):
+    """One that catches an error: a capture on examples has to listen to a program that does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return new features of every word."""
+        try:
+            return super().forward(x)
+        except ValueError:
+            return x
+
+
 _LARGE = 1e4
 _BLOCKS = {
     "": DecoderBlock,
@@ -152,6 +163,7 @@ _BLOCKS = {
     "dtype": AskingForDtype,
     "context": WithoutGradients,
     "elements": AskingForElements,
+    "errors": CatchingErrors,
     "identity": AskingForIdentity,
     "size": AskingForSize,
     "steps": AskingForSteps,
@@ -164,7 +176,8 @@ class Decoder(nn.Module):
     Args:
         blocks: How many it has.
         asks: What each of them asks for: a ``"size"``, a ``"dtype"``, ``"steps"`` in memory, ``"elements"``, a
-            ``"class"``, or ``"identity"``; or that it enters a ``"context"``. By default nothing.
+            ``"class"``, or ``"identity"``; or that it enters a ``"context"``, or catches ``"errors"``.
+            By default nothing.
     """
 
     def __init__(self, blocks: int, *, asks: str = "") -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "changed_parameters",
     "find_assertion",
     "globals_read",
+    "instructions_of",
     "is_read_later",
     "read_once",
     "unpacked_count",
@@ -48,6 +49,27 @@ def read_once(read: Callable[[CodeType], _T]) -> Callable[[CodeType], _T]:
         return known[1]
 
     return read_or_find
+
+
+_decoded: dict[int, tuple[weakref.ref[CodeType], tuple[dis.Instruction, ...]]] = {}
+"""Id -> code, and its instructions, of what was read last."""
+_MOST_DECODED = 16
+
+
+def instructions_of(code: CodeType) -> tuple[dis.Instruction, ...]:
+    """Return the instructions of a function, as `dis` has them.
+
+    Who looks at a function asks several questions about its code, one after the other, and to decode it takes longer
+    than to answer any of them. Those of all functions would take much memory, and are not kept.
+    """
+    known = _decoded.get(id(code))
+    if known is not None and known[0]() is code:
+        return known[1]
+    found = tuple(dis.get_instructions(code))
+    while len(_decoded) >= _MOST_DECODED:
+        _decoded.pop(next(iter(_decoded), 0), None)
+    _decoded[id(code)] = weakref.ref(code), found
+    return found
 
 
 @read_once
@@ -95,7 +117,7 @@ class Assertion:
 @read_once
 def _instructions_of(code: CodeType) -> list[dis.Instruction]:
     """Return the instructions of a function that do something."""
-    return [entry for entry in dis.get_instructions(code) if entry.opname not in _TRANSPARENT]
+    return [entry for entry in instructions_of(code) if entry.opname not in _TRANSPARENT]
 
 
 def find_assertion(code: CodeType, offset: int) -> Assertion | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from fxplug.capture.bytecode import instructions_of
 from fxplug.capture.originals import original_of
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def _decoded(code: CodeType) -> tuple[list[dis.Instruction], dict[int, int]]:
     if known is None:
         if len(_read) > _KEPT:
             _read.clear()
-        found = _Entries(entry for entry in dis.get_instructions(code) if entry.opname not in _NOTHING)
+        found = _Entries(entry for entry in instructions_of(code) if entry.opname not in _NOTHING)
         known = _read[id(code)] = code, found, {entry.offset: number for number, entry in enumerate(found)}
     return known[1], known[2]
 

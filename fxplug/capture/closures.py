@@ -7,7 +7,6 @@ again around it in each call.
 
 from __future__ import annotations
 
-import dis
 import gc
 import weakref
 from contextlib import ExitStack
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 import torch
 from torch import nn
 
+from fxplug.capture.bytecode import instructions_of
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.root_views import attributes_read, needed_of, new_view
 from fxplug.capture.sessions import active_interceptor
@@ -474,7 +474,7 @@ def _made(recipes: Sequence[Any], parts: Sequence[Any], made: Made) -> list[Any]
 
 def _writes_to_cells(code: CodeType, around: frozenset[str]) -> bool:
     """Return whether a function, or one inside of it, writes to what it has from around it."""
-    if any(entry.opname in _WRITES and entry.argval in around for entry in dis.get_instructions(code)):
+    if any(entry.opname in _WRITES and entry.argval in around for entry in instructions_of(code)):
         return True
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return any(_writes_to_cells(part, around.intersection(part.co_freevars)) for part in inner)

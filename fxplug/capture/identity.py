@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from types import CodeType, NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fxplug.capture.bytecode import instructions_of
 from fxplug.ir import SourceLine
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _entries(code: CodeType) -> list[tuple[dis.Instruction, int]]:
     entries: list[tuple[dis.Instruction, int]] = []
     lines = dict(dis.findlinestarts(code))
     line, is_copied = code.co_firstlineno, False
-    for entry in dis.get_instructions(code):
+    for entry in instructions_of(code):
         line = lines.get(entry.offset) or line
         if is_copied and entry.opname.startswith("STORE_FAST") and isinstance(entry.argval, str):
             is_copied = False  # An assignment inside of an expression leaves its value there.
@@ -552,7 +553,7 @@ def assigned_later(code: CodeType, offset: int) -> frozenset[str]:
     if known is None:
         stores: list[tuple[int, str]] = []
         jumps: list[tuple[int, int]] = []
-        for entry in dis.get_instructions(code):
+        for entry in instructions_of(code):
             if entry.opname.startswith(("STORE_FAST", "STORE_DEREF")):
                 held: Any = entry.argval
                 names: tuple[str, ...] = held if isinstance(held, tuple) else (held,)

@@ -7,6 +7,8 @@ import sys
 from importlib.util import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from fxplug.capture.bytecode import instructions_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType
@@ -32,7 +34,7 @@ def imported_by(code: CodeType, package: Any) -> Iterator[tuple[str, str, Any]]:
             yield from imported_by(constant, package)
     if _IMPORT not in code.co_code[::2]:
         return
-    entries = [entry for entry in dis.get_instructions(code) if entry.opname not in {"CACHE", "EXTENDED_ARG"}]
+    entries = [entry for entry in instructions_of(code) if entry.opname not in {"CACHE", "EXTENDED_ARG"}]
     for index, entry in enumerate(entries):
         if entry.opcode != _IMPORT or index < _ARGUMENTS:
             continue

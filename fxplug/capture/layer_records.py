@@ -7,7 +7,6 @@ that forward with whatever listens to it costs more than all else about them. So
 
 from __future__ import annotations
 
-import dis
 import marshal
 from operator import is_
 from types import CodeType, FunctionType, ModuleType
@@ -17,6 +16,7 @@ import torch
 from torch import nn
 
 from fxplug.capture.arguments import PLAIN_TYPES
+from fxplug.capture.bytecode import instructions_of
 from fxplug.capture.interception import own_code
 from fxplug.capture.plain_holdings import is_function_of_layers, is_of_torch
 from fxplug.capture.plain_programs import MissedProgramError
@@ -192,7 +192,7 @@ def _names_in(code: CodeType) -> tuple[dict[str, None], list[tuple[str, ...]]]:
     attributes: dict[str, None] = {}
     chains: list[tuple[str, ...]] = []
     is_global = False
-    for entry in dis.get_instructions(code):
+    for entry in instructions_of(code):
         if entry.opname in {"CACHE", "EXTENDED_ARG", "NOP"}:
             continue
         if entry.opname in {"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"}:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dis
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fxplug.capture.bytecode import read_once
+from fxplug.capture.bytecode import instructions_of, read_once
 from fxplug.capture.identity import parameters_of
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _entries(code: CodeType) -> tuple[list[dis.Instruction], set[int]]:
     entries: list[dis.Instruction] = []
     targets: set[int] = set()
     is_target = False
-    for entry in dis.get_instructions(code):
+    for entry in instructions_of(code):
         is_target |= entry.is_jump_target
         if entry.opname not in _SKIPPED:
             entries.append(entry)
@@ -196,7 +196,7 @@ def _without(code: CodeType, jumps: dict[int, bool], of_variables: set[int]) -> 
         jumps: Offset of an instruction -> whether it jumps, where that is known.
         of_variables: Offsets of those that compare a variable, which then is only left alone.
     """
-    entries = list(dis.get_instructions(code))
+    entries = list(instructions_of(code))
     reached = _reached(entries, jumps, handlers_in(code))
     raw = bytearray(code.co_code)
     nothing = bytes((dis.opmap["NOP"], 0))

@@ -13,7 +13,7 @@ from itertools import takewhile
 from types import CodeType
 from typing import TYPE_CHECKING, NamedTuple
 
-from fxplug.capture.bytecode import read_once
+from fxplug.capture.bytecode import instructions_of, read_once
 from fxplug.capture.conversions import CONVERSIONS
 from fxplug.capture.hazards import OF_SEQUENCES, scan_of
 from fxplug.capture.plain_contexts import contexts_entered, without_handlers
@@ -236,7 +236,7 @@ def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads |
         return None
     if any(modes_named(scan.names)) or not scan.names.isdisjoint(OF_SEQUENCES):
         return None
-    entries = without_handlers(code, list(dis.get_instructions(code)))
+    entries = without_handlers(code, list(instructions_of(code)))
     contexts = None if entries is None else contexts_entered(entries)
     if entries is None or contexts is None or (classes := _classes_named(entries, scan.globals)) is None:
         return None

@@ -6,7 +6,6 @@ it by a name that the program uses for what it handles.
 
 from __future__ import annotations
 
-import dis
 import weakref
 from collections import OrderedDict
 from types import CodeType, FunctionType
@@ -15,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fxplug.capture.bytecode import read_once
+from fxplug.capture.bytecode import instructions_of, read_once
 from fxplug.capture.plain_code import reads_method
 from fxplug.capture.plain_holdings import CONSTANTS, is_constant, is_harmless, is_library_class
 
 if TYPE_CHECKING:
+    import dis
     from collections.abc import Collection, Iterable, Iterator
 
     from fxplug.capture.plain_functions import PlainPart
@@ -79,7 +79,7 @@ def _has_none(kind: type, names: frozenset[str]) -> bool:
 @read_once
 def _instructions(code: CodeType) -> frozenset[tuple[str, str]]:
     """Return the instructions in a function, and in those in it, with what they are said to do."""
-    own = {(entry.opname, entry.argrepr) for entry in dis.get_instructions(code)}
+    own = {(entry.opname, entry.argrepr) for entry in instructions_of(code)}
     inner = [_instructions(one) for one in code.co_consts if isinstance(one, CodeType)]
     return frozenset(own).union(*inner)
 
@@ -165,7 +165,7 @@ def _makes_text(method: Any, module: nn.Module) -> bool:
     """Return whether a method puts together a text of what a module holds, and does nothing else."""
     if type(method) is not FunctionType or method.__code__.co_freevars or not method.__code__.co_argcount:
         return False
-    entries = [entry for entry in dis.get_instructions(method) if entry.opname not in _WITHOUT_EFFECT]
+    entries = [entry for entry in instructions_of(method.__code__) if entry.opname not in _WITHOUT_EFFECT]
     pairs = zip([None, *entries], entries, strict=False)
     return all(_is_of_text(entry, before, module, method) for before, entry in pairs)
 

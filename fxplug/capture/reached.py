@@ -5,7 +5,6 @@ Reads of plain attributes happen without a word. What is in the code is all that
 
 from __future__ import annotations
 
-import dis
 import inspect
 import weakref
 from functools import cached_property, partialmethod
@@ -14,12 +13,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
-from fxplug.capture.bytecode import read_once
+from fxplug.capture.bytecode import instructions_of, read_once
 from fxplug.capture.texts import names_in_texts
 from fxplug.execute import GraphModule
 from fxplug.semantics.internals import DYNAMO_INLINE
 
 if TYPE_CHECKING:
+    import dis
     from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
@@ -112,7 +112,7 @@ def _flags_in(codes: Iterable[tuple[CodeType, bool]]) -> frozenset[str | None]:
 def _paths_in(code: CodeType, own: str | None) -> Iterator[str | None]:
     """Yield the paths from a variable whose ``training`` code reads; None where it reads that of something else."""
     steps: list[str] | None = None
-    for entry in dis.get_instructions(code):
+    for entry in instructions_of(code):
         if entry.opname.startswith("STORE_") and entry.argval == own:
             yield None  # It is something else from then on.
         if entry.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
@@ -134,7 +134,7 @@ def calls_forwards(code: CodeType) -> bool:
     if FORWARDS.isdisjoint(code.co_names):
         return False
     former = ""
-    for entry in dis.get_instructions(code):
+    for entry in instructions_of(code):
         if entry.opname in _NOTHING:
             continue
         # Behind a call it is most likely ``super().forward``, which is the module's own.
@@ -160,7 +160,7 @@ def reads_contents(module: nn.Module, name: str) -> bool:
     for code in _codes_of(module):
         if name not in code.co_names:
             continue
-        entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _NOTHING]
+        entries = [entry for entry in instructions_of(code) if entry.opname not in _NOTHING]
         for index, entry in enumerate(entries):
             if entry.opname != "LOAD_ATTR" or entry.argval != name:
                 continue
@@ -178,7 +178,7 @@ def _count_reads(module: nn.Module, name: str) -> int:
         entry.argval == name and entry.opname in {"LOAD_ATTR", "LOAD_METHOD"}
         for code in _codes_of(module)
         if name in code.co_names
-        for entry in dis.get_instructions(code)
+        for entry in instructions_of(code)
     )
 
 

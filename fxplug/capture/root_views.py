@@ -9,7 +9,6 @@ difference.
 from __future__ import annotations
 
 import builtins
-import dis
 import inspect
 from functools import partial
 from itertools import pairwise
@@ -18,9 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from torch import nn
 
+from fxplug.capture.bytecode import instructions_of
 from fxplug.capture.originals import original_of
 
 if TYPE_CHECKING:
+    import dis
     from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["Needed", "attributes_read", "needed_of", "new_view", "only_assigns"]
@@ -56,7 +57,7 @@ def attributes_read(code: CodeType, name: str, namespace: Mapping[str, Any]) -> 
     """
     found: set[str] = set()
     is_shared = name in code.co_cellvars or name in code.co_freevars
-    entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _SILENT]
+    entries = [entry for entry in instructions_of(code) if entry.opname not in _SILENT]
     for number, entry in enumerate(entries):
         if not _names(entry, name) or entry.opname == "MAKE_CELL":
             continue
@@ -80,7 +81,7 @@ def only_assigns(code: CodeType, name: str) -> bool:
     """Return whether code does nothing with a variable but to assign attributes of it."""
     if name in code.co_cellvars:
         return False
-    entries = [*dis.get_instructions(code)]
+    entries = [*instructions_of(code)]
     return all(
         entry.opname == "LOAD_FAST" and following.opname == "STORE_ATTR"
         for entry, following in pairwise(entries)

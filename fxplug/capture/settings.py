@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from fxplug.capture.bytecode import instructions_of
 from fxplug.capture.state import speak_of
 from fxplug.errors import TraceError
 from fxplug.ir import SourceLine, iterate_leaves
@@ -258,7 +259,7 @@ def _place_of(code: CodeType, setting: _Setting) -> str:
     """Return where code names what changes a setting, for a message."""
     line = code.co_firstlineno
     lines = dict(dis.findlinestarts(code))
-    for entry in dis.get_instructions(code):
+    for entry in instructions_of(code):
         line = lines.get(entry.offset) or line
         if entry.argval in setting.setters:
             found = SourceLine(code.co_filename, line, code.co_name)

@@ -8,12 +8,12 @@ traced once more so.
 
 from __future__ import annotations
 
-import dis
 import gc
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
+from fxplug.capture.bytecode import instructions_of
 from fxplug.capture.listeners import FunctionCallsPatch
 from fxplug.capture.reached import function_behind
 from fxplug.capture.sources import is_installed, is_of_other_library
@@ -90,7 +90,7 @@ def _works_out_names(code: CodeType) -> bool:
         return True
     if "getattr" not in code.co_names:
         return False
-    entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _SKIPPED]
+    entries = [entry for entry in instructions_of(code) if entry.opname not in _SKIPPED]
     for index, entry in enumerate(entries):
         if entry.argval != "getattr" or not entry.opname.startswith("LOAD_"):
             continue

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dis
 from itertools import pairwise
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from fxplug.capture.bytecode import read_once
+from fxplug.capture.bytecode import instructions_of, read_once
 from fxplug.capture.containers import Containers
 from fxplug.capture.iterators import goes_on, position_of
 from fxplug.errors import TraceError
@@ -26,7 +25,7 @@ _ADDING = frozenset({"add", "append", "appendleft", "clear", "extend", "insert",
 def _names_read(code: CodeType) -> frozenset[str]:
     """Return the names of variables and attributes that a function does something else with than to add to them."""
     entries = [
-        entry for entry in dis.get_instructions(code) if entry.opname not in {"CACHE", "EXTENDED_ARG", "NOP"}
+        entry for entry in instructions_of(code) if entry.opname not in {"CACHE", "EXTENDED_ARG", "NOP"}
     ]
     found = {
         entry.argval

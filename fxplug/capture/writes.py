@@ -8,7 +8,7 @@ from itertools import pairwise
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from fxplug.capture.bytecode import read_once
+from fxplug.capture.bytecode import instructions_of, read_once
 from fxplug.ir import SourceLine
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def writes_of(code: CodeType) -> Writes:
     deletes = False
     for part in with_inner(code):
         if not _WRITING.isdisjoint(part.co_code[::2]):
-            for entry in dis.get_instructions(part):
+            for entry in instructions_of(part):
                 if entry.opname in _OPCODES:
                     deletes = deletes or entry.opname == "DELETE_ATTR"
                     names[_OPCODES[entry.opname]].add(entry.argval)
@@ -160,7 +160,7 @@ def only_adds_to(code: CodeType, name: str) -> bool:
 
 
 def _entries(code: CodeType) -> list[dis.Instruction]:
-    return [entry for entry in dis.get_instructions(code) if entry.opname not in _SKIPPED]
+    return [entry for entry in instructions_of(code) if entry.opname not in _SKIPPED]
 
 
 def _is_stored_again(entries: list[dis.Instruction], index: int, name: str, kind: str) -> bool:
@@ -305,7 +305,7 @@ def place_of_write(codes: Iterable[CodeType], name: str, kind: str) -> SourceLin
     for code in codes:
         line = code.co_firstlineno
         lines = dict(dis.findlinestarts(code))
-        for entry in dis.get_instructions(code):
+        for entry in instructions_of(code):
             line = lines.get(entry.offset) or line
             if entry.argval != name:
                 continue

@@ -5,12 +5,13 @@ Python does not tell that a tensor is asked for an attribute which is not there:
 
 from __future__ import annotations
 
-import dis
 from typing import TYPE_CHECKING
 
+from fxplug.capture.bytecode import instructions_of
 from fxplug.semantics.kinds import TENSOR_NAMES
 
 if TYPE_CHECKING:
+    import dis
     from collections.abc import Iterator
     from types import CodeType
 
@@ -37,7 +38,7 @@ def attributes_asked(code: CodeType) -> Iterator[str]:
     names = {*code.co_names}
     if not (is_trying or names & _ASKING or names & _LISTING or "__dict__" in names):
         return
-    entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _SKIPPED]
+    entries = [entry for entry in instructions_of(code) if entry.opname not in _SKIPPED]
     for index, entry in enumerate(entries):
         if entry.opname in {"LOAD_GLOBAL", "LOAD_NAME"} and entry.argval in _ASKING | _LISTING:
             yield from _named_in_call(entries[index + 1 : index + _FARTHEST], entry.argval in _LISTING)

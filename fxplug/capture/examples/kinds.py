@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import math
 import operator
@@ -14,7 +13,7 @@ import torch
 from torch import nn
 
 from fxplug.capture.attributes import attribute_of
-from fxplug.capture.bytecode import read_once
+from fxplug.capture.bytecode import instructions_of, read_once
 from fxplug.capture.containers import PLAIN, is_foreign
 from fxplug.capture.examples.attributes_asked import ATTRIBUTE, attributes_asked
 from fxplug.capture.identity import comparisons_in, tests_in
@@ -243,7 +242,7 @@ def _modes_in(code: CodeType) -> frozenset[tuple[str, str]]:
         return frozenset()
     found: set[tuple[str, str]] = set()
     former = ""
-    for entry in dis.get_instructions(code):
+    for entry in instructions_of(code):
         if entry.argval in MODES and entry.opname.startswith("LOAD_") and entry.opname != "LOAD_CONST":
             is_of_global = entry.opname.startswith(("LOAD_ATTR", "LOAD_METHOD"))
             found.add((former if is_of_global else "", entry.argval))
@@ -274,7 +273,7 @@ def _compared_with_texts(code: CodeType) -> Iterator[str]:
     """Yield a mark for each variable that is compared with a text, and one without a name for what is no variable."""
     if not any(map(_has_text, code.co_consts)):
         return
-    entries = [entry for entry in dis.get_instructions(code) if entry.opname != "CACHE"]
+    entries = [entry for entry in instructions_of(code) if entry.opname != "CACHE"]
     for first, second, third in zip(entries, entries[1:], entries[2:], strict=False):
         sides = [first, second]
         texts = [one for one in sides if one.opname == "LOAD_CONST" and _has_text(one.argval)]
@@ -310,7 +309,7 @@ def _names_in(code: CodeType) -> frozenset[str]:
     names.update(f"{NO_TENSOR}{path[0]}" for path in paths if len(path) == 1 and path[0])
     former = ""
     until_none = -1
-    for number, entry in enumerate(dis.get_instructions(code)):
+    for number, entry in enumerate(instructions_of(code)):
         if entry.opname.startswith("MATCH_"):
             names.add("match")
         elif entry.opname == "IS_OP" and former != "LOAD_CONST":
