@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fxplug.capture.layer_records import LayerCall
     from fxplug.ir import Graph
 
-__all__ = ["BegunRun", "Checks", "WrongTellingError", "compute", "run_plainly"]
+__all__ = ["PASSING", "BegunRun", "Checks", "WrongTellingError", "compute", "run_plainly"]
 
 
 _GIVING_NOTHING = frozenset({*CHECKS, assert_function, operator.delitem, operator.setitem})
@@ -149,7 +149,7 @@ class Checks:
         """Return whether what a node writes to has memory of its own: a layer or an operator has made it."""
         while node in self.writing:
             made: Any = node._args[0]
-            while ((layer := self._layer_of(made)) is not None and type(layer) in _PASSING) or _drops(made):
+            while ((layer := self._layer_of(made)) is not None and type(layer) in PASSING) or _drops(made):
                 made = made._args[0]
             if made not in self.writing:
                 is_function = made._op == "call_function" and made._target in _MAKING
@@ -170,7 +170,7 @@ def _drops(node: Node) -> bool:
     return is_call and what_does(node._target) == "drops in training"
 
 
-_PASSING = frozenset({nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d})
+PASSING = frozenset({nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d})
 """Layers that may return what they are given."""
 _MAKING = frozenset(
     {

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from fxplug.api.plain_run import PASSING
 from fxplug.capture.arguments import PLAIN_TYPES
 from fxplug.execute.paths import fetch_path, module_at, weight_at
 from fxplug.ir import Node, map_arg
@@ -134,6 +135,9 @@ class Shapes:
 
     _has_integers = False
     """Whether there are tensors of integers or flags, which are computed."""
+    _enters = False
+    """Whether anything stands in a context that says for what gradients are computed: from there on, torch may refuse
+    to write to what is a view of another value, or has one, and many functions return views of what they compute."""
     _has_none = False
     """Whether any part of a value is None."""
 
@@ -161,18 +165,37 @@ class Shapes:
                 layer, given, first, at, result = calls[self._count]
                 value = shape_of_layer(layer, values[given], dtype)
                 if first._region:
-                    _check_region(first, value, values[given])
+                    self._note_region(first)
+                if self._enters and value is values[given] and type(layer) not in PASSING:
+                    raise UnknownShapeError
                 self._count += 1
                 begin = calls[self._count][2] if self._count < len(calls) else None
             else:
                 result = at
                 value = self._value(at)
                 if at._region:
-                    _check_region(at, value, *[values[one] for one in at.all_input_nodes])
-            if value.__class__ is AbstractTensor and math.prod(value.sizes) > _MOST_ELEMENTS:
+                    self._note_region(at)
+                if self._enters and at._target not in _PASSING and self._is_given(at, value):
+                    raise UnknownShapeError
+            if value.__class__ in ABSTRACT and math.prod(value.sizes) > _MOST_ELEMENTS:
                 raise UnknownShapeError
             values[result] = value
             self._last, at = at, at._next
+
+    def _note_region(self, node: Node) -> None:
+        """Take note of the contexts around a node.
+
+        Raises:
+            UnknownShapeError: They change more than for what gradients are computed.
+        """
+        if not all(map(_computes_alike, node._region)):
+            raise UnknownShapeError
+        self._enters = self._enters or any(entry.context in _OF_GRADIENTS for entry in node._region)
+
+    def _is_given(self, node: Node, value: Any) -> bool:
+        """Return whether the value of a node is one that it uses: it has written to that, as far as is known."""
+        is_tensor = value.__class__ is AbstractTensor
+        return is_tensor and any(value is self._values[one] for one in node.all_input_nodes)
 
     def _value(self, node: Node) -> Any:
         """Return what is known of a value, from those that it uses."""
@@ -231,30 +254,18 @@ _TOLD_DTYPES = frozenset(
     {*_NAMES, *(getattr(torch, name) for name in _NAMES), functional.log_softmax, functional.softmax}
 )
 """What may be told the dtype of its result."""
+_PASSING = frozenset(
+    {
+        *("contiguous", "cpu", "expand", "float", "to", "type_as"),
+        functional.dropout,
+        getattr,
+        operator.getitem,
+    }
+)
+"""Functions and methods that may return what they are given, and write to nothing."""
 _OF_GRADIENTS = frozenset({torch.enable_grad, torch.no_grad, torch.set_grad_enabled})
 _ENABLED = 2
 """Which of the arguments of `torch.autocast` says whether it does anything."""
-
-
-def _check_region(node: Node, value: Any, *given: Any) -> None:
-    """Take note of the contexts around a node, and of what its value is.
-
-    Args:
-        node: The node.
-        value: What is known of its value.
-        given: The same of the values that it uses.
-
-    Raises:
-        UnknownShapeError: They change more than for what gradients are computed, or the node may write to a view: torch
-            refuses that where gradients are on and the view was made where they were off.
-    """
-    if not all(map(_computes_alike, node._region)):
-        raise UnknownShapeError
-    for one in value if value.__class__ is tuple else (value,):
-        if one.__class__ is AbstractTensor and one.memory == "view":
-            if any(one is other for other in given):
-                raise UnknownShapeError
-            one.memory = "part"
 
 
 def _computes_alike(entry: RegionEntry) -> bool:

@@ -397,7 +397,6 @@ class _Reader:
         """Note what a function in this one reads."""
         self._found.update(dict.fromkeys(part.found))
         self._classes.update(dict.fromkeys(part.classes))
-        self._contexts.update(dict.fromkeys(part.contexts))
         for known, more in (
             (self._called, part.called),
             (self._tested, part.tested),

@@ -25,6 +25,20 @@ _BEHIND_CONTEXT = (
 """What runs where an error leaves a ``with``: the context is asked, and the error is raised again, or is not."""
 _ENTRANCES = (0, 4)
 """At which of these instructions an error arrives: that of the body, and one that the context raises itself."""
+_ARGUMENTS = frozenset(
+    {
+        *(
+            "KW_NAMES",
+            "LOAD_ATTR",
+            "LOAD_CONST",
+            "LOAD_FAST",
+            "LOAD_FAST_BORROW",
+            "LOAD_GLOBAL",
+            "LOAD_SMALL_INT",
+        )
+    }
+)
+"""What may stand between the name of what is called for a context and the call: its arguments are simple ones."""
 _WITHOUT_ARGUMENTS = 2
 """How many places on the stack a call takes besides its arguments."""
 
@@ -76,6 +90,8 @@ def contexts_entered(entries: list[dis.Instruction]) -> frozenset[int] | None:
             return None
         if any(one.is_jump_target for one in entries[begin + 1 : index + 2]):
             return None
+        if not _ARGUMENTS.issuperset(one.opname for one in entries[begin + 1 : index - 1]):
+            return None  # It may be called what another call gives: ``torch.no_grad().clone()``.
         found.add(entries[begin].offset)
     return frozenset(found)
 

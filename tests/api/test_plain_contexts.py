@@ -228,14 +228,25 @@ def test_a_symbolic_trace_keeps_the_same_contexts(forward):
     assert recorded(fxplug.symbolic_trace(net)) == recorded(fxplug.trace(net, (X,)))
 
 
+class Bare(nn.Module):
+    """Without layers that are trained in another way: it is captured plainly in training, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.act, self.norm = nn.Linear(4, 4), nn.ReLU(), nn.LayerNorm(4)
+
+
 @pytest.mark.parametrize("forward", [around_a_part, one_in_another, said_by_a_flag])
-def test_gradients_are_those_of_the_program(forward):
-    net = net_of(forward).train()
+@pytest.mark.parametrize("is_training", [True, False])
+def test_gradients_are_those_of_the_program(forward, is_training, plainly):
+    net = type("Entering", (Bare,), {"forward": forward})().train(is_training)
     captured = fxplug.trace(net, (X,))
+    assert plainly == [captured]
     grads = []
     for one in (net, captured):
         net.zero_grad()
-        one(X).square().sum().backward()
+        x = X.clone().requires_grad_()
+        (one(x) + x).square().sum().backward()
         grads.append([None if weight.grad is None else weight.grad.clone() for weight in net.parameters()])
     for found, expected in zip(*grads, strict=True):
         assert (found is None) is (expected is None)
@@ -426,6 +437,16 @@ def with_a_level_of_dual_numbers(self, x):
         return self.layer(x)
 
 
+def with_what_a_method_of_one_gives(self, x):
+    with torch.no_grad().clone():
+        return self.layer(x)
+
+
+def with_one_that_hangs_on_a_call(self, x):
+    with torch.set_grad_enabled(bool(x.dim() > 5)):
+        return self.layer(x)
+
+
 def where_an_error_is_caught(self, x):
     try:
         with torch.no_grad():
@@ -458,6 +479,8 @@ def that_suppresses_errors(self, x):
         with_what_it_returns,
         with_one_of_two,
         with_a_level_of_dual_numbers,
+        with_what_a_method_of_one_gives,
+        with_one_that_hangs_on_a_call,
         where_an_error_is_caught,
         where_something_is_done_in_the_end,
         that_suppresses_errors,
@@ -507,14 +530,57 @@ def writes_to_a_view(self, x):
     return y
 
 
+def writes_to_what_is_seen(self, x):
+    y = self.layer(x)
+    with torch.no_grad():
+        z = y.t()
+        y.mul_(2)
+    return z + 1
+
+
+def writes_to_what_is_seen_later(self, x):
+    y = self.layer(x)
+    with torch.no_grad():
+        z = y.flatten()
+    nn.functional.relu(y, inplace=True)
+    return z + 1
+
+
+def writes_to_what_torch_has_seen(self, x):
+    with torch.no_grad():
+        y = self.layer(x.unsqueeze(0))
+    y += self.weight
+    return y
+
+
 @pytest.mark.parametrize("check", [True, False])
-def test_an_error_that_hangs_on_a_context_is_the_program_s(check):
-    net = net_of(writes_to_a_view)
+@pytest.mark.parametrize(
+    "forward",
+    [writes_to_a_view, writes_to_what_is_seen, writes_to_what_is_seen_later, writes_to_what_torch_has_seen],
+)
+def test_an_error_that_hangs_on_a_context_is_the_program_s(forward, check):
+    net = net_of(forward)
     with pytest.raises(RuntimeError, match="no_grad mode") as expected:
         net(X)
     with pytest.raises(RuntimeError, match="no_grad mode") as found:
         fxplug.trace(net, (X,), check=check)
     assert str(found.value).startswith(str(expected.value)[:60])
+
+
+def writes_to_a_view_with_gradients(self, x):
+    y = self.layer(x)[0]
+    with torch.enable_grad():
+        y.add_(self.weight)
+    return y
+
+
+def test_an_error_that_hangs_on_a_context_around_the_program_is_the_program_s():
+    net = net_of(writes_to_a_view_with_gradients)
+    with torch.no_grad():
+        with pytest.raises(RuntimeError, match="no_grad mode"):
+            net(X)
+        with pytest.raises(RuntimeError, match="no_grad mode"):
+            fxplug.trace(net, (X,), check=False)
 
 
 def raises(self, x):
@@ -529,6 +595,18 @@ def test_an_error_inside_of_a_context_comes_through_and_leaves_it():
     assert torch.is_grad_enabled()
 
 
+def passes_on_what_it_is_given(self, x):
+    with torch.no_grad():
+        y = nn.functional.dropout(self.layer(x), 0.5, training=False)
+        return self.act(y.float()[0] + 1) if self.no else y.contiguous().to(torch.float32)[0]
+
+
+def test_what_passes_on_what_it_is_given_does_not_write(monkeypatch, plainly):
+    monkeypatch.setattr("fxplug.api.plain_capture.run_plainly", None)
+    captured = fxplug.trace(net_of(passes_on_what_it_is_given), (X,), check=False)
+    assert plainly == [captured]
+
+
 def test_nothing_stays_behind_a_trace():
     methods = [
         getattr(kind, name) for kind in (torch.no_grad, torch.autocast) for name in ("__enter__", "__exit__")
@@ -540,7 +618,7 @@ def test_nothing_stays_behind_a_trace():
     assert not torch.is_autocast_enabled("cpu")
 
 
-@pytest.mark.parametrize("forward", [around_a_part, one_in_another, in_the_precision_of_an_input])
+@pytest.mark.parametrize("forward", [around_what_is_returned, one_in_another, in_the_precision_of_an_input])
 def test_what_follows_from_sizes_is_not_run(forward, monkeypatch, plainly):
     monkeypatch.setattr(plain_run, "compute", None)
     monkeypatch.setattr("fxplug.api.plain_capture.run_plainly", None)
@@ -572,6 +650,21 @@ def test_under_autocast_nothing_follows_from_sizes(monkeypatch):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         fxplug.trace(net, (X,), check=False)
     assert ran
+
+
+def asks_inside_first(self, x):
+    with torch.autocast("cpu", enabled=False):
+        y = torch.cat([2 * part for part in self.layer(x).split(2, 1)], 1)
+    z = self.layer(y)
+    return z if z.dtype == torch.bfloat16 else z + 1
+
+
+def test_what_is_asked_first_in_a_context_tells_nothing_of_those_around_the_program():
+    net = net_of(asks_inside_first)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        captured = fxplug.trace(net, (X,), check=False)
+        torch.testing.assert_close(captured(X), net(X), rtol=0, atol=0)
+        assert captured(X).dtype is torch.bfloat16
 
 
 def test_contexts_are_read_from_code():

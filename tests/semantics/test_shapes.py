@@ -81,9 +81,13 @@ LAYOUTS = st.sampled_from(["plain", "plain", "permuted", "sliced", "stretched", 
 
 
 @st.composite
-def tensors(draw: st.DrawFn) -> torch.Tensor:
+def tensors(
+    draw: st.DrawFn,
+    all_sizes: st.SearchStrategy[list[int]] = SIZES,
+    layouts: st.SearchStrategy[str] = LAYOUTS,
+) -> torch.Tensor:
     """Draw a tensor that lies in memory as it likes, and may require a gradient."""
-    sizes, layout = draw(SIZES), draw(LAYOUTS)
+    sizes, layout = draw(all_sizes), draw(layouts)
     value = torch.rand(sizes) + 0.5
     if layout == "permuted" and sizes:
         value = value.permute(draw(st.permutations(range(len(sizes)))))
@@ -303,7 +307,7 @@ def make(op: str, target: Any, args: list[Any]) -> Any:
 
 
 @st.composite
-def calls(draw: st.DrawFn, pairs: list[Pair]) -> tuple[str, Any, list[Any], list[Any]]:
+def calls(draw: st.DrawFn, pairs: list[Pair], among: list[Any]) -> tuple[str, Any, list[Any], list[Any]]:
     """Draw a call: its opcode, its target, and what it is given, as it is and as it is told."""
     pick = st.sampled_from(pairs)
     if draw(st.integers(0, 5)) == 0:
@@ -312,7 +316,7 @@ def calls(draw: st.DrawFn, pairs: list[Pair]) -> tuple[str, Any, list[Any], list
         op = "call_method" if isinstance(target, str) else "call_function"
         rest = [sizes] if op == "call_function" or draw(st.booleans()) else list(sizes)
         return op, target, [pair.real, *rest], [pair.told, *rest]
-    op, target, wanted = draw(st.sampled_from(CALLS))
+    op, target, wanted = draw(st.sampled_from(among))
     real, told = [], []
     for strategy in [T, *wanted] if op == "call_method" else wanted:
         value = draw(strategy)
@@ -338,16 +342,84 @@ def calls(draw: st.DrawFn, pairs: list[Pair]) -> tuple[str, Any, list[Any], list
 )
 @given(st.data())
 def test_what_is_told_of_calls_is_so(data: st.DataObject):
-    inputs = data.draw(st.lists(tensors(), min_size=1, max_size=3))
+    _check_calls(data, data.draw(st.lists(tensors(), min_size=1, max_size=3)), CALLS)
+
+
+RARE = {
+    torch.where,
+    torch.einsum,
+    F.unfold,
+    F.fold,
+    torch.outer,
+    F.rms_norm,
+    operator.setitem,
+    torch.conv1d,
+    torch.cat,
+}
+RARE |= {
+    operator.and_,
+    operator.or_,
+    operator.xor,
+    operator.invert,
+    torch.logical_and,
+    torch.logical_not,
+    F.glu,
+}
+RARE |= {
+    "logical_and",
+    "logical_not",
+    "repeat_interleave",
+    "tril",
+    "zero_",
+    "matmul",
+    "add_",
+    "new_zeros",
+    "to",
+    "float",
+}
+SELDOM = [call for call in CALLS if call[1] in RARE]
+SQUARES = st.integers(1, 4).map(lambda count: [2] * count)
+
+
+@settings(max_examples=800, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_what_is_told_of_other_calls_is_so(data: st.DataObject):
+    first = data.draw(tensors(SQUARES)).detach()
+    pairs = [
+        Pair(first * 2, FUNCTIONS[operator.mul](abstract(first, DTYPE), 2)),
+        Pair(first > 1, FUNCTIONS[operator.gt](abstract(first, DTYPE), 1)),
+    ]
+    _check_calls(data, [first, data.draw(tensors(SQUARES))], SELDOM, pairs)
+
+
+# Those of which strides do not say which dimension comes last.
+NARROW = st.lists(st.integers(1, 2), min_size=4, max_size=4)
+KEEPING = [
+    call for call in CALLS if call[1] in {"contiguous", "clone", "relu", "add", "mul", torch.cat, torch.add}
+]
+KEEPING += [("call_method", "contiguous", [])] * 4 + [("call_function", torch.conv2d, [T, T])] * 2
+
+
+@settings(max_examples=600, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_what_is_told_of_narrow_tensors_is_so(data: st.DataObject):
+    narrow = tensors(NARROW, st.sampled_from(["channels last", "plain"]))
+    _check_calls(data, data.draw(st.lists(narrow, min_size=1, max_size=3)), KEEPING)
+
+
+def _check_calls(
+    data: st.DataObject, inputs: list[torch.Tensor], among: list[Any], more: list[Pair] | None = None
+) -> None:
+    """Make several calls one after the other, and assert that what is told of each is so."""
     before = [one.detach().clone() for one in inputs]
-    pairs = [Pair(one, abstract(one, DTYPE)) for one in inputs]
+    pairs = [*[Pair(one, abstract(one, DTYPE)) for one in inputs], *(more or ())]
     if data.draw(st.booleans()):
         first = inputs[0].detach()
         pairs.append(Pair(first * 2, FUNCTIONS[operator.mul](abstract(first, DTYPE), 2)))
         pairs.append(Pair(first > 1, FUNCTIONS[operator.gt](abstract(first, DTYPE), 1)))
     with torch.set_grad_enabled(data.draw(st.booleans())):
         for _ in range(data.draw(st.integers(1, 5))):
-            op, target, real, told = data.draw(calls(pairs))
+            op, target, real, told = data.draw(calls(pairs, among))
             try:
                 answer = tell(op, target, told)
             except Exception:  # Nothing is known.
@@ -605,6 +677,22 @@ def grey(*sizes: int) -> torch.Tensor:
 
 LAST = nn.Conv2d(8, 8, 1).to(memory_format=torch.channels_last)
 ORDERS = [
+    (
+        "numbers with what is contiguous by dimensions of size 1",
+        lambda x: F.avg_pool2d(torch.div(x.contiguous() * 2, 2, rounding_mode="floor"), 1),
+        torch.rand(1, 2, 1, 1).to(memory_format=torch.channels_last),
+    ),
+    (
+        "another one in channels last",
+        lambda x: F.avg_pool2d(F.adaptive_avg_pool2d(x[:, :, 1:, 1:].contiguous(), 1) + x[:, :, :1, :1], 1),
+        torch.rand(1, 4, 3, 3).to(memory_format=torch.channels_last),
+    ),
+    ("steps beyond the end", lambda x: x[:, :, ::8, ::30].relu(), torch.rand(2, 4, 4, 5)),
+    (
+        "contiguous by dimensions of size 1",
+        lambda x: F.avg_pool2d(x.contiguous(), 1),
+        torch.rand(1, 2, 1, 1).to(memory_format=torch.channels_last),
+    ),
     ("conv of a kernel in channels last", lambda x: F.conv2d(x, LAST.weight), torch.rand(2, 8, 4, 4)),
     ("cat in channels last", lambda x: torch.cat((x, x, x), 1), grey(2, 1, 4, 4)),
     ("pad in channels last", lambda x: F.pad(x, (1, 1, 1, 1)), grey(2, 8, 1, 1)),
@@ -669,7 +757,13 @@ KNOWN_CALLS = [
     (lambda x: F.softmax(x, -1, dtype=torch.float32).to(x.dtype).sum(dim=1, dtype=torch.float32), IMAGE),
     (lambda x: torch.einsum("b c h w, b c v w -> b h v", x, x), IMAGE),
     (lambda x: torch.where((x > 0) & ~(x > 1), x, 0.0) * (x > 0).float(), IMAGE),
-    (lambda x: 10000 ** (x / 2), IMAGE),
+    (lambda x: 10000 ** (x / 2) + (-2) ** x, IMAGE),
+    (
+        lambda x: (
+            (x > 0.5).cumsum(1, dtype=torch.float32) + (x > 0.5).sum(-1, keepdim=True, dtype=torch.float32)
+        ),
+        IMAGE,
+    ),
     (lambda x: torch.outer(x[0, 0, 0], x[0, 0, 0]).tril(-1), IMAGE),
     (lambda x: F.glu(x, 1) + F.rms_norm(x, (4,)).minimum(F.softplus(x))[:, :2], IMAGE),
     (lambda x: filled_at(x.new_zeros((4, 4)), x), IMAGE),
@@ -678,10 +772,20 @@ KNOWN_CALLS = [
 ]
 
 
+def moved_by_one(x):
+    x[1:] = x[:-1]
+    return x + 1
+
+
+def filled_with_too_much(x):
+    x[0] = x[:, :3] * 2
+    return x + 1
+
+
 def filled_at(mask, x):
     mask[1:, :2] = 1
     mask[0, 1:3] = x[0, 0, 0, :2]
-    return mask
+    return mask + 1
 
 
 @pytest.mark.parametrize(("function", "x"), KNOWN_CALLS, ids=range(len(KNOWN_CALLS)))
@@ -729,13 +833,16 @@ WRONG_CALLS = [
     (lambda x: math.sqrt(x.size(0), base=2), X),
     (lambda x: x.expand(2, 4).relu_(), torch.rand(1, 4).requires_grad_()),
     (lambda x: torch.einsum("ab,bc->ac", x, x), X),
+    (lambda x: moved_by_one(x * 2), SQUARE),
+    (lambda x: filled_with_too_much(x * 2), X),
     (lambda x: F.glu(x[:, :3]), X),
     (lambda x: F.fold(x, (4, 4), 3), IMAGE[0]),
     (lambda x: x.new_zeros(2, -1), X),
     (lambda x: torch.where(x, x, x), X),
     (lambda x: ~x, X),
     (lambda x: x.cumsum(2, dtype=torch.float32), X),
-    (lambda x: x.max(dim=3)[0], X),
+    (lambda x: x.max(3)[0], X),
+    (lambda x: F.rms_norm(x[:, :1], (True,)), X),
     (lambda x: torch.div(x, 2, rounding_mode="up"), X),
 ]
 

@@ -55,7 +55,6 @@ from fxplug.semantics.shapes.pointwise import (
     chosen,
     clamped,
     compared,
-    copied,
     divided,
     dropped,
     elementwise,
@@ -133,8 +132,7 @@ _OF_TWO = {"add": operator.add, "div": operator.truediv, "mul": operator.mul, "s
 
 
 METHODS: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys([*_ELEMENTWISE, "relu"], elementwise),
-    "clone": copied,
+    **dict.fromkeys([*_ELEMENTWISE, "clone", "relu"], elementwise),
     **{name: of_tensor_first(function) for name, function in _OF_TWO.items()},
     **{f"{name}_": of_two_in_place for name in _OF_TWO},
     **dict.fromkeys(("exp_", "relu_", "sigmoid_", "sqrt_", "tanh_"), in_place),
@@ -286,7 +284,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.sum: reduced,
     torch.swapaxes: swapped,
     torch.transpose: exchanged,
-    **dict.fromkeys((torch.ones_like, torch.zeros_like), copied),
+    **dict.fromkeys((torch.ones_like, torch.zeros_like), elementwise),
     torch.unbind: unbound,
     torch.unsqueeze: unsqueezed,
     torch.where: chosen,
@@ -297,7 +295,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 def are_intact() -> bool:
     """Return whether torch's functions and methods are those of which this module speaks: nobody has exchanged any."""
     try:
-        return all(read(home) == found for read, home, found in _EXPECTED)
+        return _WERE_INTACT and all(read(home) == found for read, home, found in _EXPECTED)
     except (AttributeError, KeyError):
         return False
 
@@ -315,13 +313,24 @@ _OPERATORS_OF_TENSORS = (
         "__isub__",
         "__itruediv__",
     ),
+    *(
+        "__and__",
+        "__invert__",
+        "__or__",
+        "__rand__",
+        "__ror__",
+        "__rpow__",
+        "__rxor__",
+        "__setitem__",
+        "__xor__",
+    ),
     *("__le__", "__lt__", "__matmul__", "__mul__", "__ne__", "__neg__", "__pow__", "__radd__", "__rmul__"),
     *("__rsub__", "__rtruediv__", "__sub__", "__truediv__"),
 )
 
 
 _OF_LAYERS = {
-    "torch": ("batch_norm", "group_norm", "layer_norm", "pixel_shuffle"),
+    "torch": ("batch_norm", "group_norm", "layer_norm", "pixel_shuffle", "rms_norm"),
     "torch.nn.functional": (
         *("adaptive_avg_pool3d", "conv_transpose1d", "conv_transpose2d", "hardtanh", "max_pool3d"),
         *("multi_head_attention_forward", "pixel_shuffle"),
@@ -336,7 +345,7 @@ def _expected() -> list[tuple[Callable[[Any], Any], Any, Any]]:
     Functions are compared by identity first, all of them in one call.
     """
     known = {id(function) for function in FUNCTIONS}
-    read: Any = operator.attrgetter(*METHODS, *_FURTHER_METHODS, *_OPERATORS_OF_TENSORS)
+    read: Any = operator.attrgetter(*METHODS, *METHODS_OF_FLAGS, *_FURTHER_METHODS, *_OPERATORS_OF_TENSORS)
     found: list[tuple[Callable[[Any], Any], Any, Any]] = [(read, torch.Tensor, read(torch.Tensor))]
     for module in (torch, functional):
         held = vars(module)
@@ -354,4 +363,19 @@ def _expected() -> list[tuple[Callable[[Any], Any], Any, Any]]:
     ]
 
 
+_HOME = str(torch.__file__).removesuffix("__init__.py")
+
+
+def _is_of_torch(value: Any) -> bool:
+    """Return whether a function was written in C, or in Python by torch."""
+    code = getattr(value, "__code__", None)
+    return code is None or str(code.co_filename).startswith(_HOME)
+
+
 _EXPECTED = _expected()
+_WERE_INTACT = all(
+    _is_of_torch(value)
+    for _, _, found in _EXPECTED
+    for value in (found if isinstance(found, tuple) else (found,))
+)
+"""Somebody may have exchanged them before this module was loaded, which is when it is needed first."""

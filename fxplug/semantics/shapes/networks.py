@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fxplug.semantics.shapes.abstract import AbstractTensor
 from fxplug.semantics.shapes.operands import (
@@ -305,14 +305,21 @@ def normed_with_statistics(
     return AbstractTensor(x.sizes, order_like(x), "own")
 
 
+def _normalized_by(x: AbstractTensor, sizes: Any) -> tuple[int, ...]:
+    """Return the sizes of the last dimensions, over which a norm goes."""
+    require(isinstance(sizes, (list, tuple)))
+    found = tuple(cast("Sequence[Any]", sizes))
+    require(found and x.sizes[-len(found) :] == found and all(type(one) is int for one in found))
+    return found
+
+
 def layer_normed(
     x: Any, /, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
 ) -> AbstractTensor:
     """Return what a layer norm gives; of weights there are sizes, or abstract tensors."""
     x = tensor_of(x)
-    require(isinstance(normalized_shape, (list, tuple)))
-    normalized = tuple(normalized_shape)
-    require(normalized and x.sizes[-len(normalized) :] == normalized and is_positive(eps))
+    normalized = _normalized_by(x, normalized_shape)
+    require(is_positive(eps))
     require(weight is None or sizes_of(weight) == normalized)
     require(bias is None or sizes_of(bias) == normalized)
     return AbstractTensor(x.sizes, "contiguous", "own")
@@ -323,9 +330,8 @@ def normed_by_squares(
 ) -> AbstractTensor:
     """Return what `torch.nn.functional.rms_norm` gives; of a weight there are sizes, or an abstract tensor."""
     x = tensor_of(x)
-    require(isinstance(normalized_shape, (list, tuple)))
-    normalized = tuple(normalized_shape)
-    require(normalized and x.sizes[-len(normalized) :] == normalized and (eps is None or is_positive(eps)))
+    normalized = _normalized_by(x, normalized_shape)
+    require(eps is None or is_positive(eps))
     require(weight is None or sizes_of(weight) == normalized)
     return AbstractTensor(x.sizes, "unknown", "own")
 

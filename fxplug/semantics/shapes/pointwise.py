@@ -14,7 +14,6 @@ from fxplug.semantics.shapes.operands import (
     broadcast,
     given_sizes,
     is_number,
-    is_positive,
     new_tensor,
     of_numbers,
     order_like,
@@ -26,8 +25,6 @@ from fxplug.semantics.shapes.operands import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fxplug.semantics.shapes.abstract import Order
-
 __all__ = [
     "activated",
     "bent",
@@ -37,7 +34,6 @@ __all__ = [
     "chosen",
     "clamped",
     "compared",
-    "copied",
     "divided",
     "dropped",
     "elementwise",
@@ -65,20 +61,12 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 def elementwise(x: Any, /) -> AbstractTensor:
-    """Return what a function gives that computes each element by itself."""
-    x = tensor_of(x)
-    return AbstractTensor(x.sizes, _order_of_result(x), "own")
+    """Return what a function gives that computes each element by itself, or copies it.
 
-
-def copied(x: Any, /) -> AbstractTensor:
-    """Return what `clone` and `torch.zeros_like` give, which take over how a tensor lies in memory."""
+    It takes over how a tensor lies in memory.
+    """
     x = tensor_of(x)
     return AbstractTensor(x.sizes, "dense" if x.order == "dense" else order_like(x), "own")
-
-
-def _order_of_result(x: AbstractTensor) -> Order:
-    """Return how a new tensor lies in memory that is computed element by element."""
-    return "contiguous" if x.order == "dense" else order_like(x)
 
 
 def in_place(x: Any, /) -> AbstractTensor:
@@ -159,7 +147,7 @@ def raised_to_power(x: Any, exponent: Any, /) -> Any:
     """Return what a power of a tensor gives; numbers alone are computed with."""
     if not (isinstance(x, AbstractTensor) or isinstance(exponent, AbstractTensor)):
         return of_numbers(operator.pow)(x, exponent)
-    if is_positive(x):
+    if is_number(x):
         return elementwise(exponent)
     require(is_number(exponent))
     return elementwise(x)
@@ -182,9 +170,9 @@ def of_two(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
             y = _of_integers(y)
         sizes = broadcast(x.sizes, tensor_of(y).sizes)
         is_whole = x.sizes == sizes or (y.sizes == sizes and order_like(y) == "contiguous")
-        # Of two, torch goes by the strides of the first.
-        is_known = is_whole and (y.sizes != sizes or x.order != "dense")
-        return AbstractTensor(sizes, order_like(x) if is_known else "unknown", "own")
+        # Where strides of the first are the same for two dimensions, those of the other one count.
+        is_whole = is_whole and (1 not in sizes or order_like(y) == "contiguous")
+        return AbstractTensor(sizes, order_like(x) if is_whole else "unknown", "own")
 
     return apply
 
@@ -199,7 +187,8 @@ def of_three(x: Any, y: Any, z: Any, /, *, value: Any = 1) -> AbstractTensor:
     """Return what `torch.addcmul` gives."""
     require(is_number(value))
     sizes = broadcast(tensor_of(x).sizes, broadcast(tensor_of(y).sizes, tensor_of(z).sizes))
-    return new_tensor(sizes, order_like(x) if x.sizes == sizes else "unknown")
+    is_whole = x.sizes == sizes and (1 not in sizes or order_like(y) == order_like(z) == "contiguous")
+    return new_tensor(sizes, order_like(x) if is_whole else "unknown")
 
 
 def of_tensor_first(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], AbstractTensor]:

@@ -283,6 +283,8 @@ def item(x: Any, key: Any) -> Any:
         # Several are taken together, and one makes a copy.
         require(len(lists) == 1 and all(type(one) is slice or one in (lists[0], Ellipsis) for one in keys))
         return new_tensor(sizes)
+    if 1 in sizes and any(type(one) is slice and one.step not in {None, 1} for one in keys):
+        return view_of(x, sizes)  # The stride of a dimension of size 1 may be larger than all others.
     is_first = type(key) is slice and key.step in {None, 1}
     return view_of(x, sizes, x.order if is_first else _of_part(x))
 
