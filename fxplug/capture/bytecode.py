@@ -12,6 +12,8 @@ from bisect import bisect_left, bisect_right
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fxplug.ir.instructions import instructions_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
@@ -21,7 +23,6 @@ __all__ = [
     "changed_parameters",
     "find_assertion",
     "globals_read",
-    "instructions_of",
     "is_read_later",
     "read_once",
     "unpacked_count",
@@ -49,27 +50,6 @@ def read_once(read: Callable[[CodeType], _T]) -> Callable[[CodeType], _T]:
         return known[1]
 
     return read_or_find
-
-
-_decoded: dict[int, tuple[weakref.ref[CodeType], tuple[dis.Instruction, ...]]] = {}
-"""Id -> code, and its instructions, of what was read last."""
-_MOST_DECODED = 16
-
-
-def instructions_of(code: CodeType) -> tuple[dis.Instruction, ...]:
-    """Return the instructions of a function, as `dis` has them.
-
-    Who looks at a function asks several questions about its code, one after the other, and to decode it takes longer
-    than to answer any of them. Those of all functions would take much memory, and are not kept.
-    """
-    known = _decoded.get(id(code))
-    if known is not None and known[0]() is code:
-        return known[1]
-    found = tuple(dis.get_instructions(code))
-    while len(_decoded) >= _MOST_DECODED:
-        _decoded.pop(next(iter(_decoded), 0), None)
-    _decoded[id(code)] = weakref.ref(code), found
-    return found
 
 
 @read_once

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from fxplug.capture.bytecode import instructions_of
 from fxplug.capture.originals import original_of
+from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

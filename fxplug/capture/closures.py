@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 import torch
 from torch import nn
 
-from fxplug.capture.bytecode import instructions_of
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.root_views import attributes_read, needed_of, new_view
 from fxplug.capture.sessions import active_interceptor
 from fxplug.errors import GuardError
+from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

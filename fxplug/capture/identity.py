@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from types import CodeType, NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fxplug.capture.bytecode import instructions_of
 from fxplug.ir import SourceLine
+from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ import sys
 from importlib.util import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from fxplug.capture.bytecode import instructions_of
+from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from fxplug.capture.arguments import PLAIN_TYPES
-from fxplug.capture.bytecode import instructions_of
 from fxplug.capture.interception import own_code
 from fxplug.capture.plain_holdings import is_function_of_layers, is_of_torch
 from fxplug.capture.plain_programs import MissedProgramError
 from fxplug.ir import PLAIN, Node, immutable_dict
+from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -10,8 +10,9 @@ from __future__ import annotations
 import dis
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fxplug.capture.bytecode import instructions_of, read_once
+from fxplug.capture.bytecode import read_once
 from fxplug.capture.identity import parameters_of
+from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,11 +13,12 @@ from itertools import takewhile
 from types import CodeType
 from typing import TYPE_CHECKING, NamedTuple
 
-from fxplug.capture.bytecode import instructions_of, read_once
+from fxplug.capture.bytecode import read_once
 from fxplug.capture.conversions import CONVERSIONS
 from fxplug.capture.hazards import OF_SEQUENCES, scan_of
 from fxplug.capture.plain_contexts import contexts_entered, without_handlers
 from fxplug.capture.world import modes_named
+from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

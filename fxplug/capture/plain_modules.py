@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fxplug.capture.bytecode import instructions_of, read_once
+from fxplug.capture.bytecode import read_once
 from fxplug.capture.plain_code import reads_method
 from fxplug.capture.plain_holdings import CONSTANTS, is_constant, is_harmless, is_library_class
+from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
     import dis

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
-from fxplug.capture.bytecode import instructions_of, read_once
+from fxplug.capture.bytecode import read_once
 from fxplug.capture.texts import names_in_texts
 from fxplug.execute import GraphModule
+from fxplug.ir.instructions import instructions_of
 from fxplug.semantics.internals import DYNAMO_INLINE
 
 if TYPE_CHECKING:

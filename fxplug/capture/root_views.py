@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from torch import nn
 
-from fxplug.capture.bytecode import instructions_of
 from fxplug.capture.originals import original_of
+from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
     import dis

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from fxplug.capture.bytecode import instructions_of
 from fxplug.capture.state import speak_of
 from fxplug.errors import TraceError
 from fxplug.ir import SourceLine, iterate_leaves
+from fxplug.ir.instructions import instructions_of
 from fxplug.semantics.internals import global_hook_tables
 
 if TYPE_CHECKING:

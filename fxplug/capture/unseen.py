@@ -13,12 +13,12 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from fxplug.capture.bytecode import instructions_of
 from fxplug.capture.listeners import FunctionCallsPatch
 from fxplug.capture.reached import function_behind
 from fxplug.capture.sources import is_installed, is_of_other_library
 from fxplug.errors import TraceError
 from fxplug.ir import SourceLine
+from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

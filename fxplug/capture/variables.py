@@ -6,10 +6,11 @@ from itertools import pairwise
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from fxplug.capture.bytecode import instructions_of, read_once
+from fxplug.capture.bytecode import read_once
 from fxplug.capture.containers import Containers
 from fxplug.capture.iterators import goes_on, position_of
 from fxplug.errors import TraceError
+from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
     from types import CellType

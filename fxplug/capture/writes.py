@@ -8,8 +8,9 @@ from itertools import pairwise
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from fxplug.capture.bytecode import instructions_of, read_once
+from fxplug.capture.bytecode import read_once
 from fxplug.ir import SourceLine
+from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -6,7 +6,6 @@ A closed list says what is known to be harmless, as everywhere: whatever else st
 from __future__ import annotations
 
 import builtins
-import dis
 import inspect
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.ir import Graph, effects, qualified_name
+from fxplug.ir.instructions import instructions_of
 from fxplug.semantics.internals import OpOverload, OpOverloadPacket, schema_of
 
 if TYPE_CHECKING:
+    import dis
     from collections.abc import Iterator, Mapping
 
     from fxplug.ir import Effect
@@ -267,7 +268,7 @@ class _Walk:
         self._reader = reader
         self._places = places
         self._owner = owner
-        self._entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _SILENT]
+        self._entries = [entry for entry in instructions_of(code) if entry.opname not in _SILENT]
         self._generator = bool(code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR))
         self._named: Any = _MISSING
         """What the last instruction has put on the stack, where that is known."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fxplug.capture.bytecode import instructions_of
+from fxplug.ir.instructions import instructions_of
 from fxplug.semantics.kinds import TENSOR_NAMES
 
 if TYPE_CHECKING:

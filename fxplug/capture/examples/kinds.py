@@ -13,13 +13,14 @@ import torch
 from torch import nn
 
 from fxplug.capture.attributes import attribute_of
-from fxplug.capture.bytecode import instructions_of, read_once
+from fxplug.capture.bytecode import read_once
 from fxplug.capture.containers import PLAIN, is_foreign
 from fxplug.capture.examples.attributes_asked import ATTRIBUTE, attributes_asked
 from fxplug.capture.identity import comparisons_in, tests_in
 from fxplug.capture.originals import original_of
 from fxplug.codegen import INFIX, PREFIX
 from fxplug.ir import Node
+from fxplug.ir.instructions import instructions_of
 from fxplug.semantics.surroundings import MODES
 
 if TYPE_CHECKING:

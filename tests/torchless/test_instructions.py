@@ -6,8 +6,8 @@ import dis
 import gc
 import weakref
 
-from fxplug.capture import bytecode
-from fxplug.capture.bytecode import instructions_of
+from fxplug.ir import instructions
+from fxplug.ir.instructions import instructions_of
 
 
 def asked(x):
@@ -37,7 +37,7 @@ def test_few_are_kept_and_none_holds_its_code():
     codes = [made(number) for number in range(100)]
     for code in codes:
         instructions_of(code)
-    assert len(bytecode._decoded) <= bytecode._MOST_DECODED
+    assert len(instructions._decoded) <= instructions._MOST_DECODED
     last = weakref.ref(codes[-1])
     del code, codes
     gc.collect()
@@ -47,5 +47,5 @@ def test_few_are_kept_and_none_holds_its_code():
 def test_code_at_the_address_of_another_one_is_decoded_anew():
     code, other = made(1), made(2)
     instructions_of(code)
-    bytecode._decoded[id(other)] = bytecode._decoded[id(code)]
+    instructions._decoded[id(other)] = instructions._decoded[id(code)]
     assert [one.argval for one in instructions_of(other) if one.opname == "LOAD_CONST"] == [2]
