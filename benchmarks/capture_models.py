@@ -50,10 +50,10 @@ _CHECKOUT = Path(__file__).resolve().parents[1]
 _RESULTS = _CHECKOUT / "benchmarks" / "results" / "capture-models.md"
 _PAGE = _CHECKOUT / "docs" / "capture" / "models.md"
 _COSTS = """A program that only calls modules, functions of torch and methods of values, fills containers, handles its
-modules as values, asks what tensors are like and whether two are one, is not listened to on examples (ADR 0023). Others
-are, as in the last row: results of torch get stand-ins, and answers get guards. So are some models of libraries, whose
-forwards do more; before it is captured, what they may call is looked through, which with transformers are thousands of
-functions. In microseconds for each node, of models that were captured once before:"""
+modules as values, enters contexts of torch, asks what tensors are like and whether two are one, is not listened to on
+examples (ADR 0023). Others are, as in the last row: results of torch get stand-ins, and answers get guards. So are some
+models of libraries, whose forwards do more; before it is captured, what they may call is looked through, which with
+transformers are thousands of functions. In microseconds for each node, of models that were captured once before:"""
 _ENGINES = ("torch.fx", "symbolic", "shape", "value")
 _BATCH, _OTHER_BATCH = 2, 3
 
