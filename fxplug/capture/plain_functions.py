@@ -130,12 +130,13 @@ def plain_parts(
         enters = current is not decorated
         if type(current) is not FunctionType or (enters and not with_methods):
             return None
-        key = id(current), id(owner)  # Not its code: another function may have that, and other defaults.
+        # Not its code: another function may have that, and other defaults, or a context around it.
+        key = id(decorated), id(owner)
         if key in seen:
             continue
         seen.add(key)
         code = code_of(current)
-        if code.co_filename == FILE_OF_CONTAINERS and iterates_as_torch(type(owner)):
+        if code.co_filename == FILE_OF_CONTAINERS and iterates_as_torch(type(owner)) and not enters:
             continue  # It calls modules, and nothing else.
         options = {"with_methods": with_methods, "on_examples": on_examples}
         plain = _plain_part(current, code, owner, code_of, **options)

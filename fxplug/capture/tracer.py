@@ -174,8 +174,6 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     context: TraceContext = made_at_first_use(lambda _: TraceContext(None))
     """Handed to the policy."""
     _states: ModuleStates = made_at_first_use(lambda _: ModuleStates())
-    _told_before: Any = None
-    """Whom Python told of calls when the program began to run."""
     _regions: RegionStack = made_at_first_use(lambda _: RegionStack())
     _surroundings: Surroundings = made_at_first_use(lambda tracer: Surroundings(tracer._regions))
     _settings: Settings = made_at_first_use(lambda _: Settings())
@@ -573,6 +571,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         for variable, value in () if self._left is None else self._left.variables:
             context.run(variable.set, value)
         made = errors_made_in(context)
+        told = sys.getprofile()
         states = self._states = ModuleStates(runs_leaves=self.runs_leaves)
         try:
             outside.note_root(self.context.root)
@@ -591,6 +590,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         finally:
             self._draws = None
             self._end_in(self._place.session)
+            if sys.getprofile() is not told:  # That of a trace in which this one runs goes on.
+                stop_telling()
             self._refusals += filter(was_caught, made)
         self._arrays = [*states.arrays(), *outside.arrays()]
         kept = variables.restore()
@@ -610,7 +611,6 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def _begin_in(self, session: Session | None) -> None:
         """Hear that the program begins to run in a session."""
-        self._told_before = sys.getprofile()
         self._place.session = session
         if session is not None:
             session.is_running = True
@@ -622,8 +622,6 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     def _end_in(self, session: Session | None) -> None:
         """Hear that the program has ended that ran in a session."""
         self._place.session = self._place.looked = None
-        if sys.getprofile() is not self._told_before:
-            stop_telling()  # Nothing of the program runs any more.
         if session is not None:
             session.is_running = False
 

@@ -332,6 +332,43 @@ def test_contexts_that_are_put_on_functions(forward, check, plainly, listened_to
     assert any(node.region for node in captured.graph.nodes)
 
 
+def undecorated_helper(x):
+    return x * 2
+
+
+helper_without_gradients = torch.no_grad()(undecorated_helper)
+
+
+def with_and_without(self, x):
+    return undecorated_helper(self.layer(x)) + helper_without_gradients(self.layer(x))
+
+
+def the_other_way_round(self, x):
+    return helper_without_gradients(self.layer(x)) + undecorated_helper(self.layer(x))
+
+
+@pytest.mark.parametrize("forward", [with_and_without, the_other_way_round])
+def test_one_function_with_a_context_and_without(forward, listened_to):
+    net = net_of(forward)
+    captured = fxplug.trace(net, (X,), check=False)
+    assert [node.name for node in captured.graph.nodes if node.region]
+    assert recorded(captured) == recorded(listened_to(net, X))
+
+
+class Frozen(nn.Sequential):
+    forward = torch.no_grad()(nn.Sequential.forward)
+
+
+@pytest.mark.parametrize("is_root", [True, False])
+def test_a_context_on_the_forward_of_a_container_is_kept(is_root, listened_to):
+    frozen = Frozen(nn.Linear(4, 4), nn.ReLU())
+    net = frozen if is_root else nn.Sequential(nn.Linear(4, 4), frozen)
+    captured = fxplug.trace(net, (X,), check=False)
+    assert not captured(X).requires_grad
+    assert recorded(captured) == recorded(listened_to(net, X))
+    assert recorded(fxplug.symbolic_trace(net)) == recorded(captured)
+
+
 @torch.no_grad()
 def whole_program(x, scale=None):
     return x * 2 if scale is None else x * scale

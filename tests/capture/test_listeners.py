@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import pytest
 import torch
@@ -168,6 +169,29 @@ def test_a_function_behind_calls_of_torch_is_heard_of():
         fxplug.trace(Later(), (X,))
     assert caught.value.code == "FXP-T055"
     assert COUNTS["calls"] == 0
+
+
+def test_an_inner_trace_of_any_kind_leaves_what_is_told():
+    told = []
+
+    class Outer(nn.Module):
+        def forward(self, x):
+            x = getattr(THIS, "helper_" + "adds")(x)
+            told.append(sys.getprofile())
+            fxplug.symbolic_trace(nn.Sequential(nn.ReLU()))
+            told.append(sys.getprofile())
+            fxplug.trace(nn.Sequential(nn.ReLU()), (torch.ones(2),))
+            told.append(sys.getprofile())
+            fxplug.trace(Net("adds"), (torch.ones(3, 4),), check=False)
+            told.append(sys.getprofile())
+            return x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fxplug.trace(Outer(), (X.clone(),), check=False)
+    assert len(told) >= 4
+    assert isinstance(told[-4].__self__, FunctionCallsPatch)
+    assert [one is told[-4] for one in told[-4:]] == [True] * 4
 
 
 def test_an_inner_trace_leaves_the_listener_of_the_outer_one():

@@ -83,11 +83,7 @@ class LayerCaller(CallListener):
             asks = None if path is None else self._settled.get(likeness_of(module))
             if path is not None and asks is not None and "forward" not in module.__dict__:
                 if self._stays_whole(module, path):
-                    told = stop_telling()
-                    try:
-                        return self._call_leaf(module, path, args, kwargs)
-                    finally:
-                        tell_again(told)
+                    return self._call_leaf(module, path, args, kwargs)
                 if asks:
                     self._surroundings.note_flags(path, module)
                 return self._enter_settled(path, module, args, kwargs)
@@ -147,11 +143,7 @@ class LayerCaller(CallListener):
             return self.on_module_call(inner, args, kwargs)
         path = self._paths.get(id(module))
         if path is not None and self._stays_whole(module, path):
-            told = stop_telling()
-            try:
-                return self._call_leaf(module, path, args, kwargs)
-            finally:
-                tell_again(told)
+            return self._call_leaf(module, path, args, kwargs)
         run = partial(original_call, module)
         if path is None:
             return self.enter_module(None, module, run, args, kwargs)
@@ -214,16 +206,20 @@ class LayerCaller(CallListener):
 
     def _run_leaf(self, node: Node, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make the call of a module that was recorded."""
-        run = partial(self.run_unheard, original_call, module)
-        effect = effects.effect_of_module(node, module)
-        if not may_assign(module):
-            return self._make(node, run, args, kwargs, effect)
-        if any(_runs_other_code(part) for _, part in modules_below(module)):
-            run = partial(self.run_kept, original_call, module)
-        else:
-            run = partial(self.run_drawing, original_call, module)
-        with self._states.calling(module):
-            return self._make(node, run, args, kwargs, effect)
+        told = stop_telling()
+        try:
+            run = partial(self.run_unheard, original_call, module)
+            effect = effects.effect_of_module(node, module)
+            if not may_assign(module):
+                return self._make(node, run, args, kwargs, effect)
+            if any(_runs_other_code(part) for _, part in modules_below(module)):
+                run = partial(self.run_kept, original_call, module)
+            else:
+                run = partial(self.run_drawing, original_call, module)
+            with self._states.calling(module):
+                return self._make(node, run, args, kwargs, effect)
+        finally:
+            tell_again(told)
 
     def _save(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
