@@ -30,7 +30,8 @@ _QUESTIONS = {
     "class": "asks for a class",
     "identity": "asks for identity",
     "context": "turns gradients off",
-    "errors": "catches an error, which has to be listened to",
+    "errors": "may catch an error",
+    "function": "makes a function, which has to be listened to",
 }
 _PROMISED = 15.0
 """Microseconds for each node."""

@@ -146,7 +146,7 @@ class WithoutGradients(DecoderBlock):
 
 
 class CatchingErrors(DecoderBlock):
-    """One that catches an error: a capture on examples has to listen to a program that does."""
+    """One that would catch an error."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return new features of every word."""
@@ -154,6 +154,19 @@ class CatchingErrors(DecoderBlock):
             return super().forward(x)
         except ValueError:
             return x
+
+
+class MakingFunction(DecoderBlock):
+    """One that makes a function and calls it: a capture on examples has to listen to a program that does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return new features of every word."""
+        found = super().forward
+
+        def of_these() -> Tensor:
+            return found(x)
+
+        return of_these()
 
 
 _LARGE = 1e4
@@ -164,6 +177,7 @@ _BLOCKS = {
     "context": WithoutGradients,
     "elements": AskingForElements,
     "errors": CatchingErrors,
+    "function": MakingFunction,
     "identity": AskingForIdentity,
     "size": AskingForSize,
     "steps": AskingForSteps,
@@ -176,7 +190,8 @@ class Decoder(nn.Module):
     Args:
         blocks: How many it has.
         asks: What each of them asks for: a ``"size"``, a ``"dtype"``, ``"steps"`` in memory, ``"elements"``, a
-            ``"class"``, or ``"identity"``; or that it enters a ``"context"``, or catches ``"errors"``.
+            ``"class"``, or ``"identity"``; or that it enters a ``"context"``, catches ``"errors"``, or
+            makes a ``"function"``.
             By default nothing.
     """
 

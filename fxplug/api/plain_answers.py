@@ -418,6 +418,8 @@ class PlainAnswers:
             tracer: Has traced it.
             output: The last node.
         """
+        if tracer.plain is not None and tracer.plain.catching:
+            return False  # It would go another way if there were one after all.
         self._shaped(tracer, output)
         return isinstance(self._shapes, Shapes) and self._shapes.are_as_told(output, self.checks)
 

@@ -30,6 +30,7 @@ from fxplug.api.plain_judging import (
 )
 from fxplug.api.plain_run import WrongTellingError, run_plainly
 from fxplug.capture import Tracer
+from fxplug.capture.attempts import keep_attempts
 from fxplug.capture.caught import forget_frames
 from fxplug.capture.examples.acting import mark_checks_behind
 from fxplug.capture.examples.guarding import guards_of_inputs, present
@@ -150,6 +151,8 @@ def _capture(
         guards = guards_of_inputs(inputs, args, answers.at_entry, asked, _said_of_inputs(inputs, tracer))
         answers.settle(tracer.graph)  # What was copied to answer the guards is not needed here any more.
         settle_checks(tracer.graph, checks, root)
+        if tracer.plain is not None and tracer.plain.catching:
+            keep_attempts(tracer.graph, root)
         if answers.writing:
             mark_checks_behind(tracer.graph.nodes, answers.checks.acted, root, answers.writing)
         captured = _captured(root, tracer, name)

@@ -69,6 +69,7 @@ from fxplug.capture.wrapping import (
     hear_of_asked,
     hold_leaves,
     hold_modes,
+    hold_unhandled,
     hold_wrapped,
     keep_calls_of,
     look_through,
@@ -102,6 +103,7 @@ __all__ = [
     "hear_of_contexts",
     "hear_of_questions",
     "intercept",
+    "let_errors_through",
     "original_call",
     "originals",
     "own_code",
@@ -697,6 +699,13 @@ def hear_of_contexts() -> None:
     """Hear of contexts of torch that are entered and left."""
     with _patches.lock:
         _patches.hold(_EVERY_TRACE, "contexts", _contexts_patch)
+
+
+def let_errors_through(functions: Iterable[FunctionType]) -> bool:
+    """Let errors through functions that handle them, while a plain program is traced; False where that cannot be."""
+    session = active.get()
+    with _patches.lock:
+        return session is not None and hold_unhandled(_patches, session, functions)
 
 
 def entering_module(module: nn.Module) -> None:

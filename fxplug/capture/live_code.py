@@ -12,13 +12,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fxplug.capture.bytecode import read_once
 from fxplug.capture.identity import parameters_of
+from fxplug.ir import handlers
 from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import CodeType
 
-__all__ = ["Condition", "conditions_in", "handlers_in", "live_code"]
+__all__ = [
+    "Condition",
+    "conditions_in",
+    "handlers_in",
+    "letting_errors_through",
+    "live_code",
+    "without_errors",
+]
 
 
 class Condition(NamedTuple):
@@ -220,6 +228,16 @@ def _without(code: CodeType, jumps: dict[int, bool], of_variables: set[int]) -> 
         co_names=tuple(name if name in names else "" for name in code.co_names),
         co_consts=tuple(constants),
     )
+
+
+letting_errors_through = read_once(handlers.letting_errors_through)
+"""As that of `fxplug.ir.handlers`."""
+
+
+@read_once
+def without_errors(code: CodeType) -> CodeType:
+    """Return code in which nothing stands that runs only where an error was raised; it is to be read."""
+    return _without(letting_errors_through(code), {}, set())
 
 
 def handlers_in(code: CodeType) -> list[tuple[range, int]]:

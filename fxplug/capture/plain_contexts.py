@@ -10,11 +10,18 @@ import torch
 
 from fxplug.capture.live_code import handlers_in
 from fxplug.capture.regions import CONTEXTS
+from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["contexts_entered", "inside_of_contexts", "is_context_as_written", "without_handlers"]
+__all__ = [
+    "catches_errors",
+    "contexts_entered",
+    "inside_of_contexts",
+    "is_context_as_written",
+    "without_handlers",
+]
 
 _WITHOUT_EFFECT = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL", "TO_BOOL"})
 _BEHIND_CONTEXT = (
@@ -69,6 +76,15 @@ def without_handlers(code: CodeType, entries: list[dis.Instruction]) -> list[dis
     # What was found not to be reached is not there any more.
     targets = {target for _, target in handlers} & at
     return [entry for entry in entries if entry.offset not in handling] if targets <= arriving else None
+
+
+def catches_errors(code: CodeType) -> bool:
+    """Return whether a function handles errors in another way than by leaving a context, and enters none."""
+    if not handlers_in(code):
+        return False
+    entries = instructions_of(code)
+    is_inside = any(entry.opname in {"BEFORE_WITH", "LOAD_SPECIAL"} for entry in entries)
+    return not is_inside and without_handlers(code, list(entries)) is None
 
 
 def contexts_entered(entries: list[dis.Instruction]) -> frozenset[int] | None:

@@ -22,7 +22,7 @@ from torch import nn
 
 from fxplug.capture.containers import PLAIN, is_of_library
 from fxplug.capture.hazards import FILE_OF_CONTAINERS, scan_of
-from fxplug.capture.live_code import Condition, conditions_in, live_code
+from fxplug.capture.live_code import Condition, conditions_in, live_code, without_errors
 from fxplug.capture.plain_code import (
     ATTRIBUTES_OF_TENSORS,
     OF_CONTAINERS,
@@ -30,7 +30,7 @@ from fxplug.capture.plain_code import (
     reads_of,
     reads_of_function,
 )
-from fxplug.capture.plain_contexts import inside_of_contexts, is_context_as_written
+from fxplug.capture.plain_contexts import catches_errors, inside_of_contexts, is_context_as_written
 from fxplug.capture.plain_holdings import (
     ABSENT,
     CONSTANTS,
@@ -96,6 +96,8 @@ class PlainPart(NamedTuple):
     """Whether it asks of two values whether they are one object."""
     enters: bool
     """Whether it enters contexts of torch."""
+    catches: bool
+    """Whether it handles errors: it is plain as long as none is raised."""
 
 
 def plain_parts(
@@ -166,6 +168,9 @@ def _plain_part(
     # Where other code runs, too, that may change what the answers hang on.
     answers = _answers(code, function.__globals__, owner) if with_methods else ()
     live = live_code(code, answers)
+    catches = on_examples and catches_errors(live)
+    if catches:
+        live = without_errors(live)
     is_method = owner is not None
     reads = _reads(live, owner, is_function=on_examples and not is_method)
     if reads is None or (reads.needs_examples and not on_examples) or (reads.contexts and not with_methods):
@@ -199,7 +204,7 @@ def _plain_part(
     hangs_on_inner = bool(called_inside) or any("." in name for name in reads.looped)
     of_values = reads.methods | reads.attributes, handles_modules, hangs_on_inner
     rest = is_method, containers, reads.needs_examples or bool(inner), *of_values
-    asks = reads.compares, bool(reads.contexts)
+    asks = reads.compares, bool(reads.contexts), catches
     return PlainPart(function, code, called, values, live, answers, *rest, *asks), more
 
 

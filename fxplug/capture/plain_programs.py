@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import nn
 
 from fxplug.capture.hazards import scan_of
+from fxplug.capture.live_code import letting_errors_through
 from fxplug.capture.plain_functions import PlainPart, holds_the_same, layout_of, plain_parts
 from fxplug.capture.plain_holdings import (
     CONTAINERS,
@@ -54,6 +55,8 @@ class PlainProgram(NamedTuple):
     """The lists and dicts of constants that they read off modules, each with a copy."""
     compares: bool
     """Whether they ask of two values whether they are one object."""
+    catching: list[FunctionType]
+    """Those that handle errors: they are plain as long as none is raised."""
 
     @property
     def asking(self) -> list[tuple[dict[str, Any], frozenset[str]]]:
@@ -102,9 +105,12 @@ def plain_program(
         return None
     codes: set[int] = set()
     codes.update(*[scan_of(part.code).codes for part in found])
+    catching = {id(part.function): part for part in found if part.catches}
+    codes.update(id(letting_errors_through(part.code)) for part in catching.values())
     enters = any(part.enters for part in found)
     of_examples = _on_examples(modules, found if on_examples else [])
-    return PlainProgram(codes, found, frozenset(asking), enters, *of_examples)
+    functions = [part.function for part in catching.values()]
+    return PlainProgram(codes, found, frozenset(asking), enters, *of_examples, functions)
 
 
 def _parts_of_modules(

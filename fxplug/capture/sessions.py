@@ -235,6 +235,7 @@ class Session:
             "plain",
             "probes",
             "reached",
+            "unhandled",
             "unnamed",
             "watched",
         ),
@@ -273,10 +274,11 @@ class Session:
         """Id -> code, of the functions that they make when they run, and that do."""
         self.heard: set[int] = set()
         """Those of them whose calls the interceptor wants to hear of."""
-        self.is_plain = False
-        """Whether all of the program is known to be plain functions (see `fxplug.capture.plain_functions`)."""
-        self.is_running = False
-        """Whether the program runs, and not what is done before it and behind it."""
+        self.is_plain = self.is_running = False
+        """Whether all of the program is known to be plain functions (see `fxplug.capture.plain_functions`); and whether
+        it runs, and not what is done before it and behind it."""
+        self.unhandled: dict[int, FunctionType] = {}
+        """Id of one of these that handles errors -> what runs in its place, and lets them through."""
         self.looked: set[int] = set()
         """The ids of the code of those of them that are no functions of Python or torch, and of functions in them."""
         self.caches = Caches()

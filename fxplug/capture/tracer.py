@@ -39,6 +39,7 @@ from fxplug.capture.interception import (
     hear_of_contexts,
     hear_of_questions,
     intercept,
+    let_errors_through,
     original_call,
     own_code,
 )
@@ -338,7 +339,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             if self.check_mutable_operations:
                 self.graph.observers.append(self._refuse_writes)
             graph = self._trace_or_watch(root, concrete_args)
-            keep_attempts(graph, self.root)
+            if not self.traces_plain_alone:
+                keep_attempts(graph, self.root)
         except BaseException as error:
             told = misunderstood(error) or self._first_cause(error) or self._cause_in_hooks(error)
             self._finish(started, None, told or error)
@@ -527,6 +529,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self._place.looked = self._plain.codes
             if self._plain.enters:
                 hear_of_contexts()
+            if self._plain.catching and not let_errors_through(self._plain.catching):
+                raise MissedProgramError
             if self._answer is not None:
                 hear_of_questions(self._plain.asking)
                 self.answers_assertions = True

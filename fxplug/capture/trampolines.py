@@ -23,7 +23,16 @@ from fxplug.semantics.internals import DYNAMO_INLINE, skip_frame
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 
-__all__ = ["NamespacePatch", "Patch", "PatchGroup", "Patches", "SlotPatch", "Trampoline", "patch_for"]
+__all__ = [
+    "NamespacePatch",
+    "Patch",
+    "PatchGroup",
+    "Patches",
+    "SlotPatch",
+    "Trampoline",
+    "patch_for",
+    "with_code",
+]
 
 _ORIGINAL = "<original>"
 _BENEATH = "<beneath>"
@@ -177,7 +186,7 @@ class Trampoline:
     ) -> None:
         self._reference = weakref.ref(function)
         code = self._own = function.__code__
-        self.original = _copy_of(function, code)
+        self.original = with_code(function, code)
         """The function with its own code, whatever is installed."""
         self.beneath: Any = self.original if beneath is None else beneath
         """The same, without what a running trace of torch.fx has put around it."""
@@ -325,7 +334,13 @@ def patch_for(
     return SlotPatch(owner, name, template, constants)
 
 
-def _copy_of(function: FunctionType, code: CodeType) -> FunctionType:
+def with_code(function: FunctionType, code: CodeType) -> FunctionType:
+    """Return a copy of a function that has other code.
+
+    Args:
+        function: Any.
+        code: With the same names of what is closed over.
+    """
     copied = FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )

@@ -33,6 +33,7 @@ from fxplug.capture.conversions import (
 from fxplug.capture.hazards import ASKED_BY_NAME, leads_astray, reachable
 from fxplug.capture.identity import IDENTITY
 from fxplug.capture.listeners import Untold
+from fxplug.capture.live_code import letting_errors_through
 from fxplug.capture.operands import Call
 from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.plain_functions import PlainPart, holds_the_same, layout_of, plain_parts
@@ -41,7 +42,7 @@ from fxplug.capture.reached import function_behind
 from fxplug.capture.sessions import Session, active
 from fxplug.capture.shims import call_leaf, class_patch, shim_for
 from fxplug.capture.sources import carrier_name, is_installed
-from fxplug.capture.trampolines import NamespacePatch, Patches, Trampoline, patch_for
+from fxplug.capture.trampolines import NamespacePatch, Patches, Trampoline, patch_for, with_code
 from fxplug.capture.unseen import CallsOfFunctionsPatch, function_named_by, function_of, is_called_by_plugin
 from fxplug.capture.world import (
     MODES_IN_C,
@@ -331,6 +332,8 @@ def _call(
     kwargs: dict[str, Any],
 ) -> Any:
     function = reference()
+    if session.is_plain and (unhandled := session.unhandled.get(id(function))) is not None:
+        return unhandled(*args, **kwargs)
     if id(function) in session.heard and session.interceptor is not None:
         session.interceptor.on_heard_call(original)
     is_kept = function in _kept
@@ -359,6 +362,21 @@ def _trampoline_for(function: FunctionType) -> Trampoline:
         if trampoline.is_lasting:
             _trampolines[function] = trampoline
     return trampoline
+
+
+def hold_unhandled(patches: Patches, session: Session, functions: Iterable[FunctionType]) -> bool:
+    """Let errors through functions that handle them, for one plain trace: it is none where one is raised.
+
+    Returns:
+        False where something else has been put in the place of one of them; nothing is to be run then.
+    """
+    for function in functions:
+        if patches.find(id(function)) is not None:
+            return False
+        code = letting_errors_through(function.__code__)
+        session.unhandled[id(function)] = with_code(function, code)
+        _hold_function(patches, session, function)
+    return True
 
 
 def body_of(patches: Patches, function: Any) -> Any:

@@ -11,11 +11,34 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from fxplug.ir.origins import Origin
 
-__all__ = ["catching_origin", "is_caught"]
+__all__ = ["catching_origin", "is_caught", "letting_errors_through"]
 
 _TRANSPARENT = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL", "PUSH_NULL"})
 _MATCHING = frozenset({"CHECK_EXC_MATCH", "JUMP_IF_NOT_EXC_MATCH"})
 _BEFORE_MATCH = frozenset({"BUILD_TUPLE", "COPY", "DUP_TOP", "PUSH_EXC_INFO"})
+
+
+_LETS_THROUGH = "<lets errors through that the next constant says how to handle>"
+
+
+def letting_errors_through(code: CodeType) -> CodeType:
+    """Return code that does the same as long as no error is raised, and handles none; Python 3.10 has no such code.
+
+    What is asked here of it is answered as for the code itself.
+    """
+    # It does not hold the code, so it can be kept for as long as there is that.
+    written: Any = code
+    told = (*code.co_consts, _LETS_THROUGH, written.co_exceptiontable)
+    return written.replace(co_exceptiontable=b"", co_consts=told)
+
+
+def _as_written(code: CodeType) -> CodeType:
+    """Return code that handles errors as it was written to."""
+    *others, told, table = code.co_consts if len(code.co_consts) > 1 else (None, None)
+    if type(told) is not str or told != _LETS_THROUGH:
+        return code
+    letting_through: Any = code
+    return letting_through.replace(co_exceptiontable=table, co_consts=tuple(others))
 
 
 def catching_origin(origin: Origin | None, error: BaseException | None = None) -> Origin | None:
@@ -43,6 +66,7 @@ def is_caught(code: CodeType, offset: int, error: BaseException | None = None) -
         error: What it raises; by default anything. Only what is certain counts then: a clause for one of Python's own
             classes, or for everything, that raises nothing itself.
     """
+    code = _as_written(code)
     # Later Pythons have a table of what Python 3.10 says by instructions.
     if getattr(code, "co_exceptiontable", None) == b"":
         return False

@@ -492,14 +492,6 @@ def where_an_error_is_caught(self, x):
         return x
 
 
-def where_something_is_done_in_the_end(self, x):
-    try:
-        y = self.layer(x)
-    finally:
-        x = x + 1
-    return y
-
-
 def that_suppresses_errors(self, x):
     with contextlib.suppress(ValueError):
         x = self.layer(x)
@@ -519,7 +511,6 @@ def that_suppresses_errors(self, x):
         with_what_a_method_of_one_gives,
         with_one_that_hangs_on_a_call,
         where_an_error_is_caught,
-        where_something_is_done_in_the_end,
         that_suppresses_errors,
     ],
 )
