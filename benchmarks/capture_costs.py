@@ -31,7 +31,8 @@ _QUESTIONS = {
     "identity": "asks for identity",
     "context": "turns gradients off",
     "errors": "may catch an error",
-    "function": "makes a function, which has to be listened to",
+    "function": "makes a function",
+    "object": "makes an object, which has to be listened to",
 }
 _PROMISED = 15.0
 """Microseconds for each node."""

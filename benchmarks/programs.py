@@ -157,16 +157,30 @@ class CatchingErrors(DecoderBlock):
 
 
 class MakingFunction(DecoderBlock):
-    """One that makes a function and calls it: a capture on examples has to listen to a program that does."""
+    """One that makes a function, which knows the input of the block, and calls it."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return new features of every word."""
-        found = super().forward
 
-        def of_these() -> Tensor:
-            return found(x)
+        def with_former(found: Tensor) -> Tensor:
+            return found + x
 
-        return of_these()
+        return with_former(super().forward(x))
+
+
+class UsingObjects(DecoderBlock):
+    """One that keeps values in an object of a class of its own: a capture has to listen to a program that does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return new features of every word."""
+        return _Step(x, super().forward(x)).found
+
+
+class _Step:
+    """What goes into a block, and what it gives."""
+
+    def __init__(self, given: Tensor, found: Tensor) -> None:
+        self.given, self.found = given, found
 
 
 _LARGE = 1e4
@@ -179,6 +193,7 @@ _BLOCKS = {
     "errors": CatchingErrors,
     "function": MakingFunction,
     "identity": AskingForIdentity,
+    "object": UsingObjects,
     "size": AskingForSize,
     "steps": AskingForSteps,
 }
@@ -190,8 +205,8 @@ class Decoder(nn.Module):
     Args:
         blocks: How many it has.
         asks: What each of them asks for: a ``"size"``, a ``"dtype"``, ``"steps"`` in memory, ``"elements"``, a
-            ``"class"``, or ``"identity"``; or that it enters a ``"context"``, catches ``"errors"``, or
-            makes a ``"function"``.
+            ``"class"``, or ``"identity"``; or that it enters a ``"context"``, catches ``"errors"``,
+            makes a ``"function"``, or an ``"object"``.
             By default nothing.
     """
 

@@ -16,14 +16,21 @@ from typing import TYPE_CHECKING, NamedTuple
 from fxplug.capture.bytecode import read_once
 from fxplug.capture.conversions import CONVERSIONS
 from fxplug.capture.hazards import OF_SEQUENCES, scan_of
-from fxplug.capture.plain_contexts import contexts_entered, without_handlers
+from fxplug.capture.plain_contexts import begin_of_values, contexts_entered, without_handlers
 from fxplug.capture.world import modes_named
 from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-__all__ = ["ATTRIBUTES_OF_TENSORS", "OF_CONTAINERS", "Reads", "reads_method", "reads_of", "reads_of_function"]
+__all__ = [
+    "ATTRIBUTES_OF_TENSORS",
+    "OF_CONTAINERS",
+    "Reads",
+    "reads_method",
+    "reads_of",
+    "reads_of_function",
+]
 
 
 class Reads(NamedTuple):
@@ -224,7 +231,7 @@ def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads |
     Args:
         code: Of the function.
         own: Its parameter that is its object.
-        is_inner: Whether it is one of those that Python makes of a comprehension.
+        is_inner: Whether another one makes it: of a comprehension, of a ``def`` or of a ``lambda``.
     """
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     is_open = is_inner or (code.co_freevars in {(), _OF_CLASS} and not code.co_flags & _SUSPENDED)
@@ -249,7 +256,9 @@ def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads |
     parts: list[Reads] = []
     for one in inner:
         name = own if own in one.co_freevars else None
-        part = _read(one, name, is_inner=True) if one.co_name in _COMPREHENSIONS else None
+        # What a generator does is done where somebody asks it for more.
+        is_run_at_once = one.co_name in _COMPREHENSIONS or not one.co_flags & _SUSPENDED
+        part = _read(one, name, is_inner=True) if is_run_at_once else None
         if part is None:
             return None
         parts.append(part)
@@ -271,16 +280,16 @@ def _classes_asked(entries: list[dis.Instruction]) -> frozenset[int]:
     entries = [entry for entry in entries if entry.opname not in _WITHOUT_EFFECT]
     found: set[int] = set()
     for index, entry in enumerate(entries):
-        if entry.opname != "LOAD_GLOBAL" or entry.argval != "isinstance":
+        if entry.opname not in {"CALL", "CALL_FUNCTION"} or entry.arg != _OF_PAIR:
             continue
-        rest = entries[index + 1 :]
-        is_of_variable = bool(rest) and rest[0].opname == "LOAD_FAST"
-        classes = list(
-            takewhile(lambda one: one.opname in {"LOAD_GLOBAL", "LOAD_ATTR", "BUILD_TUPLE"}, rest[1:])
-        )
-        ends = [one.opname for one in rest[1 + len(classes) :]][:1]
-        targets = any(one.is_jump_target for one in rest[: len(classes) + 2])
-        if is_of_variable and not targets and ends in (["CALL"], ["CALL_FUNCTION"]):
+        second = begin_of_values(entries, index, 1)
+        first = None if second is None else begin_of_values(entries, second, 1)
+        asked = entries[first - 1] if first else entry
+        if second is None or first is None or asked.opname != "LOAD_GLOBAL" or asked.argval != "isinstance":
+            continue
+        classes, targets = entries[second:index], entries[first : index + 1]
+        is_read = {one.opname for one in classes} <= {"LOAD_GLOBAL", "LOAD_ATTR", "BUILD_TUPLE"}
+        if is_read and not any(one.is_jump_target for one in targets):
             found.update(one.offset for one in classes if one.opname == "LOAD_GLOBAL")
     return frozenset(found)
 
@@ -398,6 +407,7 @@ class _Reader:
         """Note what a function in this one reads."""
         self._found.update(dict.fromkeys(part.found))
         self._classes.update(dict.fromkeys(part.classes))
+        self._contexts.update(dict.fromkeys(part.contexts))
         for known, more in (
             (self._called, part.called),
             (self._tested, part.tested),

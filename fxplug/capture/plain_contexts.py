@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "begin_of_values",
     "catches_errors",
     "contexts_entered",
     "inside_of_contexts",
@@ -117,11 +118,30 @@ def _begin_of_call(entries: list[dis.Instruction], at: int) -> int | None:
     call = entries[at]
     if at < 0 or call.opname != "CALL":
         return None
-    wanted, index = (call.arg or 0) + _WITHOUT_ARGUMENTS, at
-    while wanted and index:
-        index -= 1
-        wanted -= _left_by(entries[index])
-    return index if not wanted and entries[index].opname == "LOAD_GLOBAL" else None
+    begin = begin_of_values(entries, at, (call.arg or 0) + _WITHOUT_ARGUMENTS)
+    return begin if begin is not None and entries[begin].opname == "LOAD_GLOBAL" else None
+
+
+def begin_of_values(entries: list[dis.Instruction], at: int, count: int) -> int | None:
+    """Return where the values begin to be made that are on top of the stack at an instruction, if nothing jumps there.
+
+    Args:
+        entries: The instructions of a function that do something.
+        at: Which of them it is.
+        count: How many values.
+
+    Returns:
+        None where they are made in another way than one after the other.
+    """
+    while count > 0 and at:
+        at -= 1
+        if entries[at].opcode in _JUMPING:
+            return None
+        count -= _left_by(entries[at])
+    return at if not count else None
+
+
+_JUMPING = frozenset({*dis.hasjabs, *dis.hasjrel})
 
 
 def _left_by(entry: dis.Instruction) -> int:

@@ -7,7 +7,7 @@ import weakref
 from enum import EnumMeta
 from operator import attrgetter, is_, itemgetter
 from types import CodeType, DynamicClassAttribute, FunctionType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -17,11 +17,15 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from fxplug.capture.containers import PLAIN, is_of_library
 from fxplug.semantics.internals import is_called_as_modules_are
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = [
     "ABSENT",
     "CONSTANTS",
     "CONTAINERS",
     "OF_LIBRARY",
+    "containers_among",
     "found_in",
     "gives_modules",
     "holds_constants",
@@ -300,10 +304,33 @@ CONTAINERS = frozenset({dict, list})
 
 
 def holds_constants(value: Any) -> bool:
-    """Return whether a value is a list or dict of constants. The program may change it, so it is looked at behind."""
-    if type(value) is dict:
-        value = [*value, *value.values()]
-    return type(value) is list and all(map(is_constant, cast("list[Any]", value)))
+    """Return whether a value is a list or dict of constants, or of others of these.
+
+    The program may change them, so they are looked at behind.
+    """
+    return type(value) in CONTAINERS and _is_made_of_constants(value, _DEEPEST)
+
+
+_DEEPEST = 8
+
+
+def _is_made_of_constants(value: Any, depth: int) -> bool:
+    if is_constant(value):
+        return True
+    kind = type(value)
+    if kind not in {*CONTAINERS, tuple} or not depth:
+        return False
+    parts = [*value, *value.values()] if kind is dict else value
+    return all(_is_made_of_constants(part, depth - 1) for part in parts)
+
+
+def containers_among(value: Any) -> Iterator[Any]:
+    """Yield a list or dict of constants, and the lists and dicts in it."""
+    if type(value) in CONTAINERS:
+        yield value
+    if type(value) in CONTAINERS or type(value) is tuple:
+        for part in value.values() if type(value) is dict else value:
+            yield from containers_among(part)
 
 
 def found_in(module: nn.Module, name: str) -> Any:

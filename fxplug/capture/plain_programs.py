@@ -13,6 +13,7 @@ from fxplug.capture.live_code import letting_errors_through
 from fxplug.capture.plain_functions import PlainPart, holds_the_same, layout_of, plain_parts
 from fxplug.capture.plain_holdings import (
     CONTAINERS,
+    containers_among,
     is_base_as_written,
     is_layer_as_written,
     is_layer_of_torch,
@@ -47,6 +48,8 @@ class PlainProgram(NamedTuple):
     """Those classes of modules of which these read ``training``, of their own module: they can read no other's."""
     enters: bool
     """Whether they enter contexts of torch."""
+    catching: list[FunctionType]
+    """Those that handle errors: they are plain as long as none is raised."""
     needs_examples: bool
     """Whether they compare values with None, which a run has to tell to be none."""
     asks_for_classes: bool
@@ -55,8 +58,6 @@ class PlainProgram(NamedTuple):
     """The lists and dicts of constants that they read off modules, each with a copy."""
     compares: bool
     """Whether they ask of two values whether they are one object."""
-    catching: list[FunctionType]
-    """Those that handle errors: they are plain as long as none is raised."""
 
     @property
     def asking(self) -> list[tuple[dict[str, Any], frozenset[str]]]:
@@ -108,9 +109,9 @@ def plain_program(
     catching = {id(part.function): part for part in found if part.catches}
     codes.update(id(letting_errors_through(part.code)) for part in catching.values())
     enters = any(part.enters for part in found)
+    functions = [part[0] for part in catching.values()]
     of_examples = _on_examples(modules, found if on_examples else [])
-    functions = [part.function for part in catching.values()]
-    return PlainProgram(codes, found, frozenset(asking), enters, *of_examples, functions)
+    return PlainProgram(codes, found, frozenset(asking), enters, functions, *of_examples)
 
 
 def _parts_of_modules(
@@ -219,7 +220,9 @@ def _containers_in(modules: Iterable[nn.Module], parts: list[PlainPart]) -> Iter
     names = frozenset[str]().union(*(part.containers for part in parts))
     for module in modules if names else ():
         held = module.__dict__
-        yield from (held[name] for name in names if type(held.get(name)) in CONTAINERS)
+        for name in names:
+            if type(held.get(name)) in CONTAINERS:
+                yield from containers_among(held[name])
     if any(part.handles_modules for part in parts):
         yield from tables_of_containers(modules)
     if may_be_converted(parts):
