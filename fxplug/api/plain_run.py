@@ -39,6 +39,7 @@ __all__ = ["PASSING", "BegunRun", "Checks", "WrongTellingError", "compute", "run
 
 _GIVING_NOTHING = frozenset({*CHECKS, assert_function, operator.delitem, operator.setitem})
 """Functions whose results nobody uses."""
+_NUMBERS = frozenset({bool, complex, float, int})
 
 
 class WrongTellingError(MissedProgramError):
@@ -134,6 +135,8 @@ class Checks:
         self._check_write(first, value)
 
     def _check_write(self, node: Node, value: Any) -> None:
+        if type(value) in _NUMBERS:  # ``count *= 2`` makes another one.
+            return
         # To look at the memory of each weight takes longer than all that most programs write.
         if type(value) is torch.Tensor and self._was_made_before(node):
             return

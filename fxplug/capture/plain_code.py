@@ -68,6 +68,8 @@ class Reads(NamedTuple):
     """Whether it asks whether something is what a variable holds."""
     contexts: tuple[tuple[str, ...], ...] = ()
     """Names, as those of what is found, of what is called for a context that is entered."""
+    wondered: frozenset[tuple[str, str]] = frozenset()
+    """Names of its object, empty for itself, and of attributes of which it asks whether the value under them has it."""
 
     @property
     def goes_into_values(self) -> bool:
@@ -179,7 +181,9 @@ _FINDING = ("super", "super()")
 """What is there where ``super()`` finds a method."""
 _READING = ("getattr", "getattr of self", "getattr name", "getattr default")
 """The same for ``getattr``."""
-_ASKED = frozenset({"getattr", "len"})
+_WONDERING = ("hasattr", "hasattr of self", "hasattr of held", "hasattr name")
+"""The same for ``hasattr``."""
+_ASKED = frozenset({"getattr", "hasattr", "len"})
 """Functions of Python whose calls are heard of in whole programs that are plain."""
 _CALLED = frozenset({"abs", "len", "max", "min"})
 """Those that call methods of what they are given."""
@@ -248,7 +252,7 @@ def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads |
     contexts = None if entries is None else contexts_entered(entries)
     if entries is None or contexts is None or (classes := _classes_named(entries, scan.globals)) is None:
         return None
-    reader = _Reader(own, classes, contexts)
+    reader = _Reader(own, classes, contexts, _called_with_stars(entries))
     if scan.tests or scan.comparisons or inner or not scan.globals.isdisjoint(OF_CONTAINERS):
         reader.needs_examples = True
     if not all(map(reader.take, entries)):
@@ -294,6 +298,25 @@ def _classes_asked(entries: list[dis.Instruction]) -> frozenset[int]:
     return frozenset(found)
 
 
+def _called_with_stars(entries: list[dis.Instruction]) -> frozenset[int]:
+    """Return the offsets at which attributes of a variable are read to be called with ``*`` or ``**``."""
+    entries = [entry for entry in entries if entry.opname not in _WITHOUT_EFFECT]
+    found: set[int] = set()
+    for index, entry in enumerate(entries):
+        if entry.opname != "CALL_FUNCTION_EX":
+            continue
+        begin = begin_of_values(entries, index, 1 + ((entry.arg or 0) & 1))
+        if begin is None or any(one.is_jump_target for one in entries[begin : index + 1]):
+            continue
+        opnames = [one.opname for one in entries[max(begin - len(_OF_CALLEE), 0) : begin]]
+        if opnames == _OF_CALLEE:
+            found.add(entries[begin - 1].offset)
+    return frozenset(found)
+
+
+_OF_CALLEE = ["PUSH_NULL", "LOAD_FAST", "LOAD_ATTR"]
+
+
 def _classes_compared(entries: list[dis.Instruction]) -> frozenset[int] | None:
     """Return the same where ``type(x) is A`` and ``type(x) is not A`` ask; None where anything else is done with it."""
     entries = [entry for entry in entries if entry.opname not in _WITHOUT_EFFECT]
@@ -323,10 +346,14 @@ class _Reader:
         own: The name of the first parameter, the object of a method.
         classes: Offsets at which names are read of classes that are asked for.
         contexts: The same of what is called for a context.
+        called: Offsets at which attributes are read that are called with ``*`` or ``**``.
     """
 
-    def __init__(self, own: str | None, classes: frozenset[int], contexts: frozenset[int]) -> None:
+    def __init__(
+        self, own: str | None, classes: frozenset[int], contexts: frozenset[int], called: frozenset[int]
+    ) -> None:
         self._own = own
+        self._called_with_stars = called
         self._found: dict[tuple[str, ...], None] = {}
         self._classes: dict[tuple[str, ...], None] = {}
         self._contexts: dict[tuple[str, ...], None] = {}
@@ -354,6 +381,7 @@ class _Reader:
         self._attributes: set[str] = set()
         self._inherited: set[str] = set()
         self._delegated: set[tuple[str, str]] = set()
+        self._wondered: set[tuple[str, str]] = set()
         self._optional: set[str] = set()
         self._takes_apart = False
         self._elements: set[str] = set()
@@ -379,6 +407,7 @@ class _Reader:
             **dict.fromkeys(_GOING_THROUGH, self._go_through),
             **dict.fromkeys(_FINDING, self._find_inherited),
             **dict.fromkeys(_READING, self._read_optional),
+            **dict.fromkeys(_WONDERING, self._wonder),
         }
 
     def reads(self, inner: Iterable[Reads]) -> Reads | None:
@@ -401,7 +430,7 @@ class _Reader:
         more = frozenset(self._inherited), frozenset(self._optional), self._takes_apart
         rest = *of_values, *more, tuple(self._classes), self.needs_examples
         more = frozenset(self._delegated), self._hands_on, self._compares, tuple(self._contexts)
-        return Reads(called, tested, used, tuple(self._found), *rest, *more)
+        return Reads(called, tested, used, tuple(self._found), *rest, *more, frozenset(self._wondered))
 
     def _take_over(self, part: Reads) -> None:
         """Note what a function in this one reads."""
@@ -420,6 +449,7 @@ class _Reader:
         ):
             known.update(more)
         self._delegated |= part.delegated
+        self._wondered |= part.wondered
         self._takes_apart |= part.takes_apart
         self._hands_on |= part.hands_on
         self._compares |= part.compares
@@ -596,6 +626,28 @@ class _Reader:
         self._optional.add(self._name)
         return name in {"CALL", "CALL_FUNCTION"} and entry.arg == _OF_GETATTR
 
+    def _wonder(self, entry: dis.Instruction, top: str) -> bool:
+        """Follow the instructions of ``hasattr(self, "name")`` and ``hasattr(self.layer, "name")``.
+
+        Returns:
+            Whether it is one of these.
+        """
+        name, value = entry.opname, entry.argval
+        if entry.is_jump_target:
+            return False
+        if top == "hasattr":
+            self._top, self._name = "hasattr of self", ""
+            return name == "LOAD_FAST" and value == self._own
+        if name == "LOAD_ATTR" and top == "hasattr of self" and not reads_method(entry):
+            self._top, self._name = "hasattr of held", value
+            return not value.startswith("__")
+        if top == "hasattr name":
+            self._top = ""
+            return name in {"CALL", "CALL_FUNCTION"} and entry.arg == _OF_PAIR
+        self._top = "hasattr name"
+        self._wondered.add((self._name, value))
+        return name == "LOAD_CONST" and type(value) is str
+
     def _note_use(self, *, is_used: bool) -> None:
         """Note what becomes of the attribute that was read last."""
         if self._top.startswith("held"):
@@ -609,7 +661,7 @@ class _Reader:
         if name in _LOADING:
             return self._load(entry, before)
         if name == "LOAD_GLOBAL":
-            top = entry.argval if entry.argval in {"getattr", "super"} else "global"
+            top = entry.argval if entry.argval in {"getattr", "hasattr", "super"} else "global"
             self._top, self._chain = top, (entry.argval,)
             self._kept_in = self._at.get(entry.offset, self._found)
             self._takes_apart |= entry.argval in _CALLED
@@ -665,7 +717,7 @@ class _Reader:
         if top == "global":
             self._top, self._chain = "global", (*self._chain, name)
             return True
-        is_method = reads_method(entry)
+        is_method = reads_method(entry) or (top == "self" and entry.offset in self._called_with_stars)
         if top != "self":
             (self._methods if is_method else self._attributes).add(name)
             return True

@@ -173,7 +173,7 @@ def _plain_part(
         live = without_errors(live)
     is_method = owner is not None
     reads = _reads(live, owner, is_function=on_examples and not is_method)
-    if reads is None or (reads.needs_examples and not on_examples) or (reads.contexts and not with_methods):
+    if reads is None or not _may_read(function, owner, reads, with_methods, on_examples):
         return None
     inner: list[tuple[tuple[str, str], FunctionType, nn.Module]] = []
     called_inside: set[tuple[str, str]] = set()
@@ -195,7 +195,7 @@ def _plain_part(
         methods += [_inherited(function, type(owner), name) for name in reads.inherited]
         more += [(method, owner) for method in methods]
     called = reads.called | reads.looped
-    values = reads.tested | reads.used | reads.optional
+    values = _without_properties(owner, reads.tested | reads.used) | reads.optional
     held = {} if owner is None else owner.__dict__
     containers = frozenset(name for name in values if type(held.get(name)) in CONTAINERS)
     if containers and not on_examples:
@@ -206,6 +206,21 @@ def _plain_part(
     rest = is_method, containers, reads.needs_examples or bool(inner), *of_values
     asks = reads.compares, bool(reads.contexts), catches
     return PlainPart(function, code, called, values, live, answers, *rest, *asks), more
+
+
+def _may_read(
+    function: FunctionType,
+    owner: Any,
+    reads: Reads,
+    with_methods: bool,  # noqa: FBT001 - as in `plain_parts`
+    on_examples: bool,  # noqa: FBT001
+) -> bool:
+    """Return whether a function may do in its program what needs examples or other methods."""
+    if not on_examples and (reads.needs_examples or reads.wondered):
+        return False
+    if reads.contexts and not with_methods:
+        return False
+    return not reads.wondered or _may_wonder(function, owner, reads.wondered)
 
 
 def _methods_of_inner(
@@ -475,9 +490,42 @@ def _methods_called(receiver: nn.Module, reads: Reads, *, on_examples: bool) -> 
         return None
     for name in (*reads.tested, *reads.used):
         may_be_module = name not in reads.used or (on_examples and "." not in name)
-        if not is_harmless(receiver, name, may_be_module=may_be_module):
+        if on_examples and (getter := _getter_of(receiver, name)) is not None:
+            methods.append(getter)
+        elif not is_harmless(receiver, name, may_be_module=may_be_module):
             return None
     return methods
+
+
+def _getter_of(receiver: Any, name: str) -> FunctionType | None:
+    """Return the function that runs where an attribute of an object is read, if it is a property of a program."""
+    value = in_class(type(receiver), name)
+    return value.fget if type(value) is property and type(value.fget) is FunctionType else None
+
+
+def _without_properties(receiver: Any, names: frozenset[str]) -> frozenset[str]:
+    """Return those of the names of an object under which its class has no property: whose getters are looked at."""
+    return frozenset(name for name in names if _getter_of(receiver, name) is None)
+
+
+def _may_wonder(function: FunctionType, owner: Any, wondered: Iterable[tuple[str, str]]) -> bool:
+    """Return whether nothing of a program runs where a function asks with ``hasattr``.
+
+    Args:
+        function: The function.
+        owner: The object whose method it is.
+        wondered: As in `Reads`.
+    """
+    if owner is None or function.__globals__.get("hasattr", hasattr) is not hasattr:
+        return False
+    for held, name in wondered:
+        if held and not holds_module(owner, held):
+            return False
+        module = owner.__dict__["_modules"][held] if held else owner
+        value = in_class(type(module), name)
+        if value is not ABSENT and not (type(value) is FunctionType or is_constant(value)):
+            return False
+    return True
 
 
 def _found_methods(receiver: nn.Module, names: Iterable[str]) -> list[Any] | None:

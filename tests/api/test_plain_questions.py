@@ -1,4 +1,4 @@
-"""Plain programs that ask of which class something is that their modules hold, and read nested constants."""
+"""Plain programs that ask of which class something is that modules hold, read nested constants, and call with stars."""
 
 from __future__ import annotations
 
@@ -22,6 +22,38 @@ class Net(nn.Module):
         self.weight = nn.Parameter(torch.linspace(1, 2, 4))
         self.schedule = {0: ([2, 2], (3, [4])), 1: ([1], (2, []))}
         self.steps = [[1, 2], [3], {"by": 2, "more": [5, 6]}]
+
+    def scaled(self, x, plus=0, *, by):
+        return x * by + plus
+
+    @property
+    def twice(self):
+        return len(self.steps) * 2
+
+    @property
+    def width(self):
+        return self.layer.in_features
+
+    @property
+    def half_of_weights(self):
+        return self.weight / self.twice
+
+    @property
+    def has_heads(self):
+        return len(self.heads) > 1
+
+    @property
+    def missing(self):
+        return None
+
+    @property
+    def counted(self):
+        reads.append(1)
+        return 2
+
+    @property
+    def caller(self):
+        return self.layer
 
 
 def net_of(forward):
@@ -70,9 +102,52 @@ def unpacks_nested_tuples(self, x):
     return x
 
 
+def wonders_whether_it_has_something(self, x):
+    if hasattr(self, "table") or not hasattr(self, "heads"):
+        return x
+    return self.layer(x) if hasattr(self, "scaled") and not hasattr(self.layer, "in_channels") else x
+
+
+def reads_a_property(self, x):
+    return self.layer(x) * self.twice + self.width * self.half_of_weights
+
+
+def asks_a_property(self, x):
+    return self.layer(x) if self.has_heads and self.missing is None else x
+
+
+def recorded(captured):
+    # ``count *= 2`` of a number is recorded as it stands there, or as what it does.
+    targets = [(node.op, getattr(node.target, "__name__", str(node.target))) for node in captured.graph.nodes]
+    return [(op, {"imul": "mul", "isub": "sub"}.get(name, name)) for op, name in targets]
+
+
+def calls_a_layer_with_a_star(self, x):
+    given = [x + 1]
+    return self.layer(*given)
+
+
+def calls_a_method_with_stars(self, x):
+    options = {"by": 3}
+    return self.scaled(*(self.layer(x), 1), **options) + self.scaled(x, **options)
+
+
+def counts_on(self, x):
+    count = x.shape[0]
+    count *= 2
+    count -= 1
+    return self.layer(x) * count
+
+
 @pytest.mark.parametrize(
     "forward",
     [
+        wonders_whether_it_has_something,
+        reads_a_property,
+        asks_a_property,
+        calls_a_layer_with_a_star,
+        calls_a_method_with_stars,
+        counts_on,
         of_an_attribute,
         of_an_element,
         of_a_weight,
@@ -88,9 +163,7 @@ def test_such_questions_are_not_listened_to(forward, check, plainly, listened_to
     captured = fxplug.trace(net, (X,), check=check)
     assert plainly == [captured]
     heard = listened_to(net, X, check=check)
-    assert [(node.op, str(node.target)) for node in captured.graph.nodes] == [
-        (node.op, str(node.target)) for node in heard.graph.nodes
-    ]
+    assert recorded(captured) == recorded(heard)
     torch.testing.assert_close(captured(other), net(other), rtol=0, atol=0)
 
 
@@ -115,6 +188,25 @@ def of_a_class_on_two_ways(self, x):
     return self.layer(x) if isinstance(self.nothing, nn.Identity if x.dim() == 2 else nn.Linear) else x
 
 
+reads = []
+
+
+def reads_a_property_that_counts(self, x):
+    return x * self.counted
+
+
+def calls_a_property(self, x):
+    return self.caller(x)
+
+
+def wonders_about_a_property(self, x):
+    return x * 2 if hasattr(self, "counted") else x
+
+
+def wonders_about_a_value(self, x):
+    return x * 2 if hasattr(x, "relu") else x
+
+
 def changes_an_inner_list(self, x):
     self.steps[0].append(7)
     return x * len(self.steps[0])
@@ -131,6 +223,10 @@ def changes_a_list_in_a_tuple(self, x):
         of_a_class_with_a_say,
         of_a_class_that_is_computed,
         of_a_class_on_two_ways,
+        reads_a_property_that_counts,
+        calls_a_property,
+        wonders_about_a_property,
+        wonders_about_a_value,
         changes_an_inner_list,
         changes_a_list_in_a_tuple,
     ],
