@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     from fxplug.ir import Graph
     from fxplug.semantics.internals import TreeSpec
 
-__all__ = ["LEAF", "InputPlan", "InputTrees", "NestedCall", "OutputTree", "PlannedInput"]
+__all__ = [
+    "LEAF",
+    "InputPlan",
+    "InputTrees",
+    "NestedCall",
+    "OutputTree",
+    "PlannedInput",
+    "tell_sizes_from_tuples",
+]
 
 
 LEAF = 0
@@ -120,17 +128,20 @@ class InputTrees:
 
     Args:
         specs: Name of each nested parameter -> its structure.
+        tells_sizes: Whether a ``torch.Size`` is another structure than a tuple: the program may ask which it is.
     """
 
-    def __init__(self, specs: dict[str, TreeSpec]) -> None:
+    def __init__(self, specs: dict[str, TreeSpec], *, tells_sizes: bool = False) -> None:
         self.specs = specs
+        self.tells_sizes = tells_sizes
         self.skeletons: dict[str, Any] = {name: _skeleton(spec) for name, spec in specs.items()}
         """The same structures with `LEAF` for each leaf, in containers."""
 
     @staticmethod
-    def of(skeletons: dict[str, Any]) -> InputTrees:
+    def of(skeletons: dict[str, Any], tells_sizes: bool = False) -> InputTrees:  # noqa: FBT001, FBT002 - as pickled
         """Return what takes values apart that are nested as `skeletons` are."""
-        return InputTrees({name: flatten_tree(skeleton)[1] for name, skeleton in skeletons.items()})
+        specs = {name: flatten_tree(skeleton)[1] for name, skeleton in skeletons.items()}
+        return InputTrees(specs, tells_sizes=tells_sizes)
 
     def __call__(self, values: tuple[Any, ...]) -> list[Any]:
         """Return the leaves of one value for each nested parameter.
@@ -149,7 +160,8 @@ class InputTrees:
                     code="FXP-T031",
                 )
             try:
-                leaves += spec.flatten_up_to(_aligned(self.skeletons[name], value))
+                skeleton = self.skeletons[name]
+                leaves += spec.flatten_up_to(_aligned(skeleton, value, is_exact=self.tells_sizes))
             except (ValueError, TypeError, KeyError) as error:
                 difference = _difference(self.skeletons[name], value, "") or str(error)
                 reason = (
@@ -163,7 +175,7 @@ class InputTrees:
         return leaves
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return InputTrees.of, (self.skeletons,)
+        return InputTrees.of, (self.skeletons, self.tells_sizes)
 
 
 class OutputTree:
@@ -205,34 +217,47 @@ class OutputTree:
         return OutputTree.of, (self.skeleton,)
 
 
-def _aligned(skeleton: Any, value: Any) -> Any:
+def tell_sizes_from_tuples(graph: Graph) -> None:
+    """Let the function of a graph with nested inputs take no ``torch.Size`` where a tuple was traced."""
+    generator = vars(graph)["_codegen"]
+    if isinstance(generator, PyTreeCodeGen) and isinstance(generator.flatten, InputTrees):
+        generator.flatten.tells_sizes = True
+
+
+def _aligned(skeleton: Any, value: Any, *, is_exact: bool) -> Any:
     """Return `value` with plain tuples for its sizes where tuples were traced.
+
+    Args:
+        skeleton: What was traced.
+        value: What is given.
+        is_exact: Whether these are left as they are.
 
     Raises:
         ValueError: A dict is of another class, or its keys are in another order: a program that loops over it does
             something else then.
     """
     if isinstance(value, torch.Size):
-        return tuple(value) if type(skeleton) is tuple else value
+        return tuple(value) if type(skeleton) is tuple and not is_exact else value
     if isinstance(value, dict) and isinstance(skeleton, dict):
         if type(value) is not type(skeleton):  # Which torch takes for one another, and programs do not.
             raise ValueError("it is a dict of another class")
-        return _aligned_dict(cast("dict[Any, Any]", skeleton), cast("dict[Any, Any]", value))
+        pair = cast("tuple[dict[Any, Any], dict[Any, Any]]", (skeleton, value))
+        return _aligned_dict(*pair, is_exact=is_exact)
     kind: Any = type(skeleton)
     if type(value) is not kind or not issubclass(kind, (tuple, list)) or len(value) != len(skeleton):
         return value
-    parts = list(map(_aligned, skeleton, value))
+    parts = [_aligned(one, part, is_exact=is_exact) for one, part in zip(skeleton, value, strict=True)]
     if all(map(_is_same, parts, value)):
         return value
     return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
 
 
-def _aligned_dict(skeleton: dict[Any, Any], value: dict[Any, Any]) -> dict[Any, Any]:
+def _aligned_dict(skeleton: dict[Any, Any], value: dict[Any, Any], *, is_exact: bool) -> dict[Any, Any]:
     if skeleton.keys() != value.keys():
         return value  # Which keys are wrong is said when it is taken apart.
     if list(skeleton) != list(value):
         raise ValueError("its keys stand in another order")
-    changed = {key: _aligned(skeleton[key], part) for key, part in value.items()}
+    changed = {key: _aligned(skeleton[key], part, is_exact=is_exact) for key, part in value.items()}
     if all(changed[key] is part for key, part in value.items()):
         return value
     aligned = shallow_copy(value)

@@ -51,6 +51,8 @@ def describe_structures(graph: Graph, encoder: Encoder) -> dict[str, Any] | None
             for name, skeleton in inputs.skeletons.items()
         },
     }
+    if inputs.tells_sizes:
+        found["tells_sizes"] = True
     if output is not None:
         found["output"] = _described(output.skeleton, encoder, "the structure of the result")
     return found
@@ -85,7 +87,7 @@ def restore_structures(graph: Graph, data: Any, decoder: Decoder) -> None:
     Raises:
         Refusal: The data is damaged, or names a class that is not allowed.
     """
-    fields = entry_fields(data, "The structures of a graph", _FIELDS, frozenset({"output"}))
+    fields = entry_fields(data, "The structures of a graph", _FIELDS, frozenset({"output", "tells_sizes"}))
     rows = checked(fields["parameters"], list, "The list of parameters")
     parameters = [_restored(row, decoder) for row in rows]
     names = [parameter.name for parameter in parameters]
@@ -108,7 +110,8 @@ def restore_structures(graph: Graph, data: Any, decoder: Decoder) -> None:
         skeleton = decoder.decode(fields["output"])
         _count_leaves(skeleton)
         output = OutputTree.of(skeleton)
-    graph.set_codegen(PyTreeCodeGen(parameters, InputTrees.of(skeletons), output))
+    tells_sizes = checked(fields.get("tells_sizes", False), bool, "Whether sizes are told from tuples")
+    graph.set_codegen(PyTreeCodeGen(parameters, InputTrees.of(skeletons, tells_sizes), output))
 
 
 def _restored(row: Any, decoder: Decoder) -> TreeParameter:

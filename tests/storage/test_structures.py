@@ -254,6 +254,7 @@ DAMAGES = {
     "a class": (set_field("output", {"$fields": ["os:stat_result", []]}), "'os:stat_result' is not among"),
     "deep": (set_field("output", json.loads('{"$list":[' * 200 + "0" + "]}" * 200)), "nested more than"),
     "another field": (set_field("more", 1), "'more'"),
+    "no answer": (set_field("tells_sizes", "yes"), "Whether sizes are told from tuples"),
 }
 
 

@@ -579,7 +579,13 @@ class InputReceiver(ValueKeeper):
             self._add_entry_guard(refers_to, (node, self._entry_node(seen[id(value())])))
             return
         is_same = value is None or value is True or value is False or callable(value)
-        self._add_entry_guard(operator.is_ if is_same else same_value, (node, self.create_arg(value)))
+        constant: Any = self.create_arg(value)
+        if type(constant) in {complex, float, int} and type(value) is not type(constant):
+            # A number of NumPy, for which the graph has the one of Python's.
+            self._guard_kind(node, type(value))
+            node = self._aside("call_function", type(constant), (node,))
+            self._guards.hear(node, nothing_written=True)
+        self._add_entry_guard(operator.is_ if is_same else same_value, (node, constant))
 
     def _guard_structure(self, node: Node, value: Any) -> None:
         """Guard that there is something of the same class, with parts under the same keys."""
@@ -594,6 +600,8 @@ class InputReceiver(ValueKeeper):
         answer = self._aside("call_function", asks, (node,))
         self._guards.hear(answer, nothing_written=True)
         self._add_entry_guard(operator.eq, (answer, self.create_arg(found)))
+        if asks_for_kinds(self._names):  # A ``torch.Size`` is a tuple to most programs.
+            self._guard_kind(node, type(value))
 
     def _guard_fields(self, node: Node, value: Any) -> None:
         """Guard that an object has no attribute of its own which the program may find, and the example has not."""

@@ -14,7 +14,7 @@ from fxplug.capture.examples.assigned import SharedContainers, is_kept_for_gradi
 from fxplug.capture.examples.cached import NOTHING, computed_of_numbers, containers_in, exact_of, is_as_kept
 from fxplug.capture.examples.earlier import EarlierValues
 from fxplug.capture.examples.guarding import GuardCollector, expression, size_text
-from fxplug.capture.examples.kinds import names_reached
+from fxplug.capture.examples.kinds import asks_for_kinds, names_reached
 from fxplug.capture.examples.layers import LayerCaller
 from fxplug.capture.examples.listening import KEPT
 from fxplug.capture.examples.made_like import nodes_besides
@@ -24,6 +24,7 @@ from fxplug.capture.examples.structures import others_of
 from fxplug.capture.examples.threads import watched
 from fxplug.capture.examples.values import node_behind
 from fxplug.capture.lazies import lazies_among
+from fxplug.capture.pytrees import tell_sizes_from_tuples
 from fxplug.capture.repeated import checked_by_both, with_all_before
 from fxplug.capture.sessions import active
 from fxplug.capture.state import speak_of, training_error
@@ -181,6 +182,8 @@ class ExampleTracer(LayerCaller):
             graph = super()._trace(root, concrete_args)
         finally:
             self._earlier = EarlierValues()  # It holds what the user may want to be rid of.
+        if asks_for_kinds(self._names):
+            tell_sizes_from_tuples(graph)
         self._guard_inputs()
         self.guard_graph, self.guards = self._guards.finish(self._inputs)
         self._drop_asides()
