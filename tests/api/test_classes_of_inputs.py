@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import enum
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -27,7 +28,10 @@ class Level(enum.IntEnum):
     LOW = 1
 
 
-Pair = collections.namedtuple("Pair", ["only"])
+class Pair(NamedTuple):
+    only: int
+
+
 VALUES = {
     "int": 1,
     "bool": True,
