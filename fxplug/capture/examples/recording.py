@@ -159,7 +159,7 @@ class CallRecorder(InputReceiver):
             return self._leave_to_python(node, args)
         if effect is PURE and self._constant:
             self._note_constant(node)
-        if value.__class__ is torch.Tensor:
+        if value.__class__ is torch.Tensor and node.target is not getattr:
             return self._bind(value, node, writes=effect is not PURE and bool(effect.writes))
         return self._stand_in(value, node, writes=bool(effect.writes))
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from fxplug.capture.answers import OPTIONAL_ATTRIBUTES
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.arrays import is_number, is_number_of_python
 from fxplug.capture.closures import ClosureCall, Transformed
@@ -130,6 +131,8 @@ class ValueKeeper(Answerer):
     def _stand_in(self, value: Any, node: Node, *, writes: bool) -> Any:
         """Return what the program gets for the value of a node."""
         if isinstance(value, torch.Tensor):
+            if node.target is getattr and node.args[1] in OPTIONAL_ATTRIBUTES:
+                self.decide(self._aside_of("call_function", operator.is_not, (node, None)), answer=True)
             return self._bind(value, node, writes=writes)
         if value is None and node.target is not getattr:
             if node.op == "call_function" and effects.effect_of(node, self.root).unknown:
