@@ -73,6 +73,7 @@ from fxplug.capture.wrapping import (
     hold_wrapped,
     keep_calls_of,
     look_through,
+    unhandled_body,
 )
 from fxplug.execute import GraphModule
 from fxplug.semantics.internals import (
@@ -673,6 +674,8 @@ def entering(function: Callable[..., Any]) -> Callable[..., Any]:
     session = active.get()
     if session is not None and session.interceptor is not None:
         session.interceptor.on_beginning()
+    if session is not None and session.unhandled:
+        return unhandled_body(session, function)
     return body_of(_patches, function)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fxplug.capture.bytecode import read_once
 from fxplug.capture.identity import parameters_of
-from fxplug.ir import handlers
+from fxplug.ir.handlers import with_errors_let_through
 from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
@@ -230,8 +230,8 @@ def _without(code: CodeType, jumps: dict[int, bool], of_variables: set[int]) -> 
     )
 
 
-letting_errors_through = read_once(handlers.letting_errors_through)
-"""As that of `fxplug.ir.handlers`."""
+letting_errors_through = read_once(with_errors_let_through)
+"""The same, which is kept for as long as there is the code."""
 
 
 @read_once

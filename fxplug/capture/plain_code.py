@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fxplug.capture.bytecode import read_once
 from fxplug.capture.conversions import CONVERSIONS
-from fxplug.capture.hazards import OF_SEQUENCES, scan_of
+from fxplug.capture.hazards import OF_SEQUENCES, Scan, scan_of
 from fxplug.capture.plain_contexts import begin_of_values, contexts_entered, without_handlers
 from fxplug.capture.world import modes_named
 from fxplug.ir.instructions import instructions_of
@@ -244,9 +244,7 @@ def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads |
     if not code.co_argcount and code.co_flags & inspect.CO_VARARGS:
         return None  # Its object may be among the others.
     scan = scan_of(code)
-    if scan.asks - _ASKED - {"type"} or scan.forwards or scan.is_blind:
-        return None
-    if any(modes_named(scan.names)) or not scan.names.isdisjoint(OF_SEQUENCES):
+    if _asks_otherwise(scan) or (is_inner and "super" in scan.globals):  # That of its own first argument.
         return None
     entries = without_handlers(code, list(instructions_of(code)))
     contexts = None if entries is None else contexts_entered(entries)
@@ -267,6 +265,13 @@ def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads |
             return None
         parts.append(part)
     return reader.reads(parts)
+
+
+def _asks_otherwise(scan: Scan) -> bool:
+    """Return whether a function asks, or calls, in ways that nobody hears of in a plain program."""
+    if scan.asks - _ASKED - {"type"} or scan.forwards or scan.is_blind:
+        return True
+    return any(modes_named(scan.names)) or not scan.names.isdisjoint(OF_SEQUENCES)
 
 
 _COMPREHENSIONS = frozenset({"<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"})

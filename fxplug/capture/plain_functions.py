@@ -201,7 +201,8 @@ def _plain_part(
     if containers and not on_examples:
         return None
     handles_modules = on_examples and (reads.hands_on or (is_method and _handles_modules(owner, reads)))
-    hangs_on_inner = bool(called_inside) or any("." in name for name in reads.looped)
+    is_asked_inside = any(held for held, _ in reads.wondered)
+    hangs_on_inner = bool(called_inside) or is_asked_inside or any("." in name for name in reads.looped)
     of_values = reads.methods | reads.attributes, handles_modules, hangs_on_inner
     rest = is_method, containers, reads.needs_examples or bool(inner), *of_values
     asks = reads.compares, bool(reads.contexts), catches

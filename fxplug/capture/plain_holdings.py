@@ -7,7 +7,7 @@ import weakref
 from enum import EnumMeta
 from operator import attrgetter, is_, itemgetter
 from types import CodeType, DynamicClassAttribute, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,9 +16,6 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from fxplug.capture.containers import PLAIN, is_of_library
 from fxplug.semantics.internals import is_called_as_modules_are
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = [
     "ABSENT",
@@ -324,13 +321,19 @@ def _is_made_of_constants(value: Any, depth: int) -> bool:
     return all(_is_made_of_constants(part, depth - 1) for part in parts)
 
 
-def containers_among(value: Any) -> Iterator[Any]:
-    """Yield a list or dict of constants, and the lists and dicts in it."""
-    if type(value) in CONTAINERS:
-        yield value
-    if type(value) in CONTAINERS or type(value) is tuple:
-        for part in value.values() if type(value) is dict else value:
-            yield from containers_among(part)
+def containers_among(value: Any) -> list[Any]:
+    """Return a list or dict, and the lists and dicts in it, each once."""
+    found: dict[int, Any] = {}
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        kind = type(part)
+        if kind in CONTAINERS and id(part) not in found:
+            found[id(part)] = part
+            waiting += part.values() if kind is dict else part
+        elif kind is tuple:
+            waiting += part
+    return list(found.values())
 
 
 def found_in(module: nn.Module, name: str) -> Any:

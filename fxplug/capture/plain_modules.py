@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from fxplug.capture.bytecode import read_once
+from fxplug.capture.hazards import scan_of
 from fxplug.capture.plain_code import reads_method
 from fxplug.capture.plain_holdings import CONSTANTS, is_constant, is_harmless, is_library_class
 from fxplug.ir.instructions import instructions_of
@@ -120,7 +121,7 @@ _HARMLESS = frozenset(
 
 def _makes_texts(code: CodeType) -> bool:
     """Return whether a function may make texts of what it handles."""
-    if not {"format", "join", "str"}.isdisjoint(code.co_names):
+    if not {"format", "join", "str"}.isdisjoint(scan_of(code).names):
         return True
     found = _instructions(code)
     return any(name in _FORMATTING or (name.startswith("BINARY") and "%" in said) for name, said in found)

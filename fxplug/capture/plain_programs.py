@@ -53,7 +53,7 @@ class PlainProgram(NamedTuple):
     needs_examples: bool
     """Whether they compare values with None, which a run has to tell to be none."""
     asks_for_classes: bool
-    """Whether they ask of which class values are."""
+    """Whether they ask of which class values are, perhaps by trying whether they have something."""
     containers: list[tuple[Any, Any]]
     """The lists and dicts of constants that they read off modules, each with a copy."""
     compares: bool
@@ -160,6 +160,8 @@ def _parts_of_modules(
 
 _HEARD = frozenset({"len", "type"})
 _OF_CLASSES = frozenset({"isinstance", "type"})
+_BY_TRYING = frozenset({"AttributeError", "BaseException", "Exception", "TypeError"})
+"""Who catches these may have asked what something is by trying what it does."""
 
 
 _MOST_VARIANTS = 8
@@ -194,7 +196,11 @@ def _on_examples(modules: Collection[nn.Module], parts: list[PlainPart]) -> tupl
     if not parts:
         return False, False, [], False
     needs_examples = any(part.needs_examples for part in parts)
-    asks_for_classes = any(not _OF_CLASSES.isdisjoint(scan_of(part.live).globals) for part in parts)
+    asks_for_classes = any(
+        not _OF_CLASSES.isdisjoint(scan_of(part.live).globals)
+        or (part.catches and not _BY_TRYING.isdisjoint(scan_of(part.code).globals))
+        for part in parts
+    )
     return (
         needs_examples,
         asks_for_classes,

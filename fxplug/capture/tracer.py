@@ -522,6 +522,12 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         if isinstance(root, nn.Module) and not self._is_repeated:
             self._note_switches(root)
 
+    def note_read(self, read: Attribute) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Hear that an attribute was read that may say something else later on, or that there may not be."""
+        super().note_read(read)
+        if self.traces_plain_alone and read.attr in _MATRICES:
+            _ = read.node  # The run finds out whether there is one.
+
     def _run_plainly(self, run: Callable[..., Any], values: list[Any]) -> Any:
         """Run a program with proxies that does nothing but call modules and torch: it leaves all as it was."""
         self._place.session = session = active.get()
@@ -1594,6 +1600,8 @@ def _trace_is_over(kind: str, target: Any) -> TraceError:
     )
 
 
+_MATRICES = frozenset({"T", "mT"})
+"""Attributes of tensors that are computed, and are errors for some; plain programs read no others like that."""
 _KIND = "unknown"
 """What a symbolic trace knows about the kind of a value."""
 

@@ -379,6 +379,14 @@ def hold_unhandled(patches: Patches, session: Session, functions: Iterable[Funct
     return True
 
 
+def unhandled_body(session: Session, function: Any) -> Any:
+    """Return what runs in the place of a function or method in a plain trace: what lets errors through, if it does."""
+    if isinstance(function, MethodType):
+        run = session.unhandled.get(id(function.__func__))
+        return function if run is None else MethodType(run, function.__self__)
+    return session.unhandled.get(id(function), function)
+
+
 def body_of(patches: Patches, function: Any) -> Any:
     """Return what runs the body of a function or method, even if calls of it are kept as calls."""
     if isinstance(function, MethodType):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from fxplug.ir.origins import Origin
 
-__all__ = ["catching_origin", "is_caught", "letting_errors_through"]
+__all__ = ["catching_origin", "is_caught", "with_errors_let_through"]
 
 _TRANSPARENT = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL", "PUSH_NULL"})
 _MATCHING = frozenset({"CHECK_EXC_MATCH", "JUMP_IF_NOT_EXC_MATCH"})
@@ -21,7 +21,7 @@ _BEFORE_MATCH = frozenset({"BUILD_TUPLE", "COPY", "DUP_TOP", "PUSH_EXC_INFO"})
 _LETS_THROUGH = "<lets errors through that the next constant says how to handle>"
 
 
-def letting_errors_through(code: CodeType) -> CodeType:
+def with_errors_let_through(code: CodeType) -> CodeType:
     """Return code that does the same as long as no error is raised, and handles none; Python 3.10 has no such code.
 
     What is asked here of it is answered as for the code itself.

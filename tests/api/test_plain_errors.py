@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
+import warnings
 
 import pytest
 import torch
 from torch import nn
 
 import fxplug
+from fxplug.api import plain_capture
+from fxplug.errors import TraceWarning
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 pytestmark = pytest.mark.skipif(
@@ -130,6 +134,15 @@ def looks_something_up(self, x):
     return x * factor
 
 
+def found_by_a_dtype(self, x):
+    table = {torch.float32: 2, torch.float64: 3}
+    try:
+        factor = table[x.dtype]
+    except KeyError:
+        factor = 100
+    return x * factor
+
+
 PLAIN = [
     around_a_call,
     any_error,
@@ -141,6 +154,7 @@ PLAIN = [
     in_a_function,
     around_a_context,
     looks_something_up,
+    found_by_a_dtype,
 ]
 
 
@@ -233,11 +247,9 @@ def raised_on_the_way_to_a_finally(self, x):
     return y
 
 
-def found_by_a_dtype(self, x):
-    # A value that stands for a dtype is another key than the dtype.
-    table = {torch.float32: 2, torch.float64: 3}
+def not_found_by_a_dtype(self, x):
     try:
-        factor = table[x.dtype]
+        factor = {torch.float64: 3}[x.dtype]
     except KeyError:
         factor = 100
     return x * factor
@@ -282,7 +294,7 @@ RAISING = [
     raised_by_a_function,
     raised_by_a_table,
     raised_on_the_way_to_a_finally,
-    found_by_a_dtype,
+    not_found_by_a_dtype,
     attribute_that_is_not_there,
     element_that_is_not_there,
     parts_that_are_too_many,
@@ -290,19 +302,170 @@ RAISING = [
 ]
 
 
+def around(inner):
+    """A forward that calls a method of another module, and would handle its errors, too."""
+
+    def forward(self, x):
+        try:
+            return self.inner.run(x)
+        except (LookupError, ValueError, RuntimeError, AttributeError):
+            return x - 100
+
+    inner_kind = type("Inner", (Net,), {"run": inner, "forward": inner})
+
+    def make():
+        net = net_of(forward)
+        torch.manual_seed(0)
+        net.inner = inner_kind().eval()
+        return net
+
+    return make
+
+
+def around_a_module(inner):
+    """The same, where the other module is called."""
+
+    def forward(self, x):
+        try:
+            return self.inner(x) + 1
+        except Exception:
+            return x - 100
+
+    def make():
+        net = net_of(forward)
+        net.inner = net_of(inner)
+        return net
+
+    return make
+
+
 @pytest.mark.parametrize("forward", RAISING)
 @pytest.mark.parametrize("check", [True, False])
-def test_handlers_that_run_are_never_passed_over(forward, check):
-    net = net_of(forward)
+@pytest.mark.parametrize("place", [None, around, around_a_module])
+def test_handlers_that_run_are_never_passed_over(forward, check, place, plainly):
+    net = net_of(forward) if place is None else place(forward)()
     expected = net(X)
     before = forward.__code__, dict(vars(forward))
     try:
         captured = fxplug.trace(net, (X,), check=check)
     except fxplug.TraceError:
         captured = None  # It is said that it cannot be captured.
+    assert plainly == [None]
     assert (forward.__code__, vars(forward)) == before
     if captured is not None:
         torch.testing.assert_close(captured(X), expected, rtol=0, atol=0)
+
+
+NOTED = []
+
+
+def notes_what_it_catches(self, x):
+    try:
+        int("a")
+    except ValueError:
+        NOTED.append(x)
+        self.table["three"] = 3
+        x = x * 2
+    return self.layer(x)
+
+
+def notes_what_it_catches_in_a_function(self, x):
+    return noting(self.layer(x))
+
+
+def noting(x):
+    try:
+        return {}[x.dtype]
+    except KeyError:
+        torch.set_grad_enabled(False)
+        NOTED.append(x)
+        return x
+
+
+def asks_where_it_catches(self, x):
+    try:
+        [].index(3)
+    except ValueError:
+        return x * 2 if type(x) is torch.Tensor else x * 3
+    return x
+
+
+@pytest.mark.parametrize("forward", [notes_what_it_catches, notes_what_it_catches_in_a_function])
+def test_no_handler_runs_in_a_plain_trace(forward, plainly):
+    net = net_of(forward)
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore", TraceWarning)  # What it changes elsewhere is told.
+        with contextlib.suppress(fxplug.TraceError):
+            fxplug.trace(net, (X,), check=False)
+        assert plainly == [None]
+        patch.setattr(fxplug.api.capturing, "_capture_once", None)  # Nothing but the plain way.
+        with contextlib.suppress(TypeError):
+            fxplug.trace(net, (X,), check=False)
+    assert NOTED == []
+    assert net.table == {"one": 1, "two": 2}
+    assert torch.is_grad_enabled()
+
+
+def test_what_a_handler_asks_is_guarded():
+    net = net_of(asks_where_it_catches)
+    captured = fxplug.trace(net, (X,))
+    torch.testing.assert_close(captured(X), net(X))
+    with pytest.raises(fxplug.GuardError, match="type"):
+        captured(nn.Parameter(X))
+
+
+def tries_an_attribute(self, x):
+    y = 0
+    try:
+        y = x.mT
+        y = 1
+    except RuntimeError:
+        return x * 2
+    return x + y
+
+
+def tries_an_attribute_of_what_is_computed(self, x):
+    try:
+        is_one = self.layer(x).T is x
+    except RuntimeError:
+        return x * 2
+    return x + 1 if is_one else x - 1
+
+
+@pytest.mark.parametrize("forward", [tries_an_attribute, tries_an_attribute_of_what_is_computed])
+def test_attributes_that_nobody_uses_are_read_all_the_same(forward, plainly, listened_to):
+    net = net_of(forward)
+    captured = fxplug.trace(net, (X,))
+    assert recorded(captured) == recorded(listened_to(net, X))
+    if plainly == [captured] and forward is tries_an_attribute:
+        with pytest.raises(fxplug.GuardError, match="which the program catches"):
+            captured(X[0])
+
+
+def test_an_attribute_that_nobody_uses_raises_its_error():
+    def forward(self, x):
+        x.mT  # noqa: B018
+        return x + 1
+
+    with pytest.raises(RuntimeError, match="mT"):
+        fxplug.trace(net_of(forward), (X[0],), check=False)
+    with pytest.raises(RuntimeError, match="mT"):
+        fxplug.trace(net_of(forward), (X,))(X[0])
+
+
+def test_who_may_have_asked_for_a_class_by_trying_gets_a_guard(listened_to):
+    def forward(self, x):
+        try:
+            y = x.relu()
+        except AttributeError:
+            y = x
+        return y
+
+    net = net_of(forward)
+    captured = fxplug.trace(net, (X,))
+    wanted = "type(x) is torch.Tensor"
+    assert wanted in [guard.text for guard in captured.guards]
+    assert wanted in [guard.text for guard in listened_to(net, X).guards]
 
 
 @pytest.mark.parametrize("forward", [raised_by_torch, raised_by_a_layer, element_that_is_not_there])
@@ -311,6 +474,14 @@ def test_what_only_the_run_raises_is_listened_to(forward, plainly):
     captured = fxplug.trace(net, (X,), check=False)
     assert plainly == [None]
     torch.testing.assert_close(captured(X), net(X), rtol=0, atol=0)
+
+
+def test_a_program_that_handles_errors_runs_whatever_is_known_from_sizes(plainly, monkeypatch):
+    ran, run = [], plain_capture.run_plainly
+    monkeypatch.setattr(plain_capture, "run_plainly", lambda *args: ran.append(args) or run(*args))
+    captured = fxplug.trace(net_of(around_a_call), (X,), check=False)
+    assert plainly == [captured]
+    assert len(ran) == 1
 
 
 def raises_for_negatives(x):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 
 import pytest
@@ -256,6 +257,45 @@ def test_an_error_in_one_comes_through():
 
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         fxplug.trace(net_of(forward), (X,), check=False)
+
+
+class Base(nn.Module):
+    def helper(self, x):
+        return x + 1
+
+
+class Other(Base):
+    def helper(self, x):
+        self.seen["k"].append(x)
+        return x * 2 if self.training else x
+
+
+class Block(Base):
+    def __init__(self, child=None):
+        super().__init__()
+        self.child = child
+
+    def forward(self, x):
+        def call(self):
+            return super().helper(x)
+
+        return call(self.child)
+
+
+class Child(Block, Other):
+    def forward(self, x):
+        return x
+
+
+def test_super_in_a_function_is_that_of_its_own_first_argument(plainly):
+    net = Block(Child()).eval()
+    net.child.seen = {"k": []}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TraceWarning)
+        with contextlib.suppress(fxplug.TraceError):
+            fxplug.trace(net, (X,), check=False)
+    assert plainly == [None]
+    assert net.child.seen == {"k": []}
 
 
 def is_returned(self, x):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn import Identity
 
 import fxplug
+from fxplug.errors import TraceWarning
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
@@ -251,3 +253,59 @@ def test_what_holds_itself_is_listened_to(plainly):
     captured = fxplug.trace(net, (X,), check=False)
     assert plainly == [None]
     torch.testing.assert_close(captured(X), net(X))
+
+
+class Wondering(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return x * 2 if hasattr(self.inner, "zip") else x + 1
+
+
+class Answering:
+    def __init__(self):
+        self.asked = 0
+
+    def __getattr__(self, name):
+        self.asked += 1
+        raise AttributeError(name)
+
+
+def test_what_hides_a_layer_is_asked_nothing_in_a_plain_trace(plainly):
+    net = nn.Sequential(Wondering(), Wondering()).eval()
+    hiding = Answering()
+    net[1].__dict__["inner"] = hiding
+    before = hiding.asked
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fxplug.api.capturing, "_capture_once", None)  # Nothing but the plain way.
+        with pytest.raises(TypeError):
+            fxplug.trace(net, (X,), check=False)
+    assert plainly == [None]
+    assert hiding.asked == before
+
+
+def test_texts_of_modules_are_looked_at_in_inner_functions_too(plainly):
+    class Told(nn.Module):
+        def extra_repr(self):
+            TOLD.append(1)
+            return ""
+
+        def forward(self, x):
+            return x
+
+    def forward(self, x):
+        def text_of(value):
+            return str(value)
+
+        return x * len(text_of(self.told))
+
+    net = net_of(forward)
+    net.told = Told()
+    with contextlib.suppress(fxplug.TraceError, TraceWarning):
+        fxplug.trace(net, (X,), check=False)
+    assert plainly == [None]
+
+
+TOLD = []
