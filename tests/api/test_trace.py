@@ -161,12 +161,33 @@ def test_the_same_question_is_one_guard() -> None:
 
 def test_what_hangs_on_no_input_is_no_guard() -> None:
     def constant(x: torch.Tensor) -> torch.Tensor:
-        table = torch.arange(4.0)
+        table = torch.arange(4.0, dtype=torch.float32, device="cpu")
         return x + table if table.sum() > 0 and len(table) == 4 else x
 
     captured = fxplug.trace(constant, (ROWS,))
 
     assert captured.guards == ()
+
+
+def test_what_hangs_on_what_torch_makes_by_default_guards_that_alone() -> None:
+    def constant(x: torch.Tensor) -> torch.Tensor:
+        table = torch.arange(4.0)
+        return x + table if table.sum() > 0 and len(table) == 4 else x
+
+    captured = fxplug.trace(constant, (ROWS,))
+
+    assert [guard.text.partition(" ")[0] for guard in captured.guards] == [
+        "torch.get_default_dtype()",
+        "torch.get_default_device()",
+    ]
+
+
+def test_sizes_of_what_hangs_on_no_input_are_no_guard() -> None:
+    def constant(x: torch.Tensor) -> torch.Tensor:
+        table = torch.arange(4.0)
+        return x + table if len(table) == 4 and table.shape[0] * 2 == 8 else x
+
+    assert fxplug.trace(constant, (ROWS,)).guards == ()
 
 
 def test_questions_leave_nothing_in_the_graph() -> None:

@@ -127,6 +127,35 @@ def is_arithmetic(node: Node) -> bool:
 _OF_NUMBERS = frozenset({"_operator", "builtins", "math"})
 
 
+def _hangs_on_defaults(node: Node) -> bool:
+    """Return whether what is read of tensors that a program makes may be another thing with other defaults of torch.
+
+    Which dtype and device a tensor is of may be, where neither is said. Which sizes it has is not.
+    """
+    waiting, seen = [node], {node}
+    while waiting:
+        one = waiting.pop()
+        name = one.args[1] if one.target is getattr else one.target
+        if name in _SIZES:
+            continue
+        more = one.all_input_nodes
+        if not (more or _says_of_what(one)):
+            return True
+        waiting += [inner for inner in more if inner not in seen]
+        seen.update(more)
+    return False
+
+
+def _says_of_what(node: Node) -> bool:
+    """Return whether a call says of which dtype and device its result is: floats, which stay what they are."""
+    dtype = node.kwargs.get("dtype")
+    is_float = isinstance(dtype, torch.dtype) and dtype.is_floating_point
+    return is_float and node.kwargs.get("device") is not None
+
+
+_SIZES = frozenset({"__len__", "dim", "is_contiguous", "ndim", "numel", "shape", "size", "stride"})
+
+
 class MissedSizeError(TraceError):
     """A ``torch.Size`` was made of numbers in a trace that gives it the very numbers."""
 
@@ -152,6 +181,7 @@ class Answerer(Tracer):
         self.guards = ()
         self._known = KnownTensors()
         self._constant: set[Node] = set()
+        self._are_defaults_asked = False
         self._asides: list[Node] = []
         self._guards = GuardCollector(self.graph)
         self._rank_asked: Guard | None = None
@@ -193,7 +223,20 @@ class Answerer(Tracer):
         """Answer a question, and guard the answer."""
         if node not in self._constant:
             self._guard(node if answer else self._aside_of("call_function", operator.not_, (node,)))
+        else:
+            self._note_asked_of_constant(node)
         return answer
+
+    def _note_asked_of_constant(self, node: Node) -> None:
+        """Hear that the program goes on with what no input decides: it may hang on what torch makes by default."""
+        if self._are_defaults_asked or not _hangs_on_defaults(node):
+            return
+        self._are_defaults_asked = True
+        self.paused += 1
+        answers = {ask.__name__: ask() for ask in (torch.get_default_dtype, torch.get_default_device)}
+        self.paused -= 1
+        for name, answer in answers.items():
+            self.on_mode_asked(name, (), answer)
 
     def _aside_of(self, kind: str, target: Any, args: tuple[Any, ...]) -> Node:
         node = self._aside(kind, target, args)
@@ -247,6 +290,7 @@ class Answerer(Tracer):
 
     def _fix_value(self, node: Node, value: Any) -> None:
         if node in self._constant:
+            self._note_asked_of_constant(node)
             return
         if self._guards.is_at_entry(node):
             self._guard_at_entry(self._aside("call_function", same_value, (node, value)))

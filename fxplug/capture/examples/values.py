@@ -197,6 +197,7 @@ class ValueKeeper(Answerer):
             self._asides_for(node, value)
             # Numbers that no input decides are what they are; tensors among them have to be known again.
             if node in self._constant and not any(True for _ in tensors_in(value)):
+                self._note_asked_of_constant(node)
                 return value
         if self.fixes_numbers and (kind is int or kind is float or kind is torch.Size):
             self._fix_value(self.node_of_part(source) if isinstance(source, Part) else source, value)

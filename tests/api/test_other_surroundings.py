@@ -1,0 +1,141 @@
+"""What is on around a program when it is captured, and when it is called: an answer is never that of the other one."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+
+
+@contextlib.contextmanager
+def made_by_default(dtype):
+    former = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(former)
+
+
+@contextlib.contextmanager
+def deterministic():
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+
+
+SURROUNDINGS = {
+    "nothing": contextlib.nullcontext,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "doubles": lambda: made_by_default(torch.float64),
+    "halves": lambda: made_by_default(torch.float16),
+    "without data": lambda: torch.device("meta"),
+    "deterministic": deterministic,
+}
+QUESTIONS = {
+    "is_grad_enabled": lambda net, x: torch.is_grad_enabled(),
+    "gradients": lambda net, x: (x * net.weight).requires_grad,
+    "is_inference_mode_enabled": lambda net, x: torch.is_inference_mode_enabled(),
+    "is_inference": lambda net, x: (x * 2).is_inference(),
+    "is_autocast_enabled": lambda net, x: torch.is_autocast_enabled("cpu"),
+    "product": lambda net, x: (x @ x.T).dtype == torch.float32,
+    "layer": lambda net, x: net.layer(x).dtype == torch.float32,
+    "get_default_dtype": lambda net, x: torch.get_default_dtype() == torch.float32,
+    "ones": lambda net, x: torch.ones(1).dtype == torch.float32,
+    "tensor": lambda net, x: torch.tensor(1.0).dtype == torch.float32,
+    "full": lambda net, x: torch.full((1,), 1.0).dtype == torch.float32,
+    "eye": lambda net, x: torch.eye(2).element_size() == 4,
+    "twice": lambda net, x: (torch.arange(2.0) * 2).is_floating_point(),
+    "quotient": lambda net, x: (x.long() / 2).dtype == torch.float32,
+    "root": lambda net, x: x.long().sqrt().dtype == torch.float32,
+    "result_type": lambda net, x: torch.result_type(x.long(), 1.5) == torch.float32,
+    "device": lambda net, x: torch.zeros(1).device.type == "cpu",
+    "is_meta": lambda net, x: torch.zeros(1).is_meta,
+    "get_default_device": lambda net, x: torch.get_default_device().type == "cpu",
+    "deterministic": lambda net, x: torch.are_deterministic_algorithms_enabled(),
+}
+RESULTS = {
+    "number": lambda net, x: x.double() * torch.tensor(0.1).item(),
+    "new": lambda net, x: x + torch.ones(4),
+    "new numbers": lambda net, x: x + torch.tensor([0.1, 0.2, 0.3, 0.4]),
+    "quotient": lambda net, x: x.long() / 2,
+    "product": lambda net, x: x @ x.T,
+    "layer": lambda net, x: net.layer(x) + net.weight,
+    "alone": lambda net, x: torch.zeros(3),
+    "steps": lambda net, x: torch.arange(0, 1, 0.5) * x.sum(),
+}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.weight = nn.Linear(4, 4), nn.Parameter(torch.arange(4.0))
+        nn.init.ones_(self.layer.weight)
+        nn.init.ones_(self.layer.bias)
+
+
+def asking(ask):
+    return lambda net, x: x * 2 if ask(net, x) else x * 3
+
+
+PROGRAMS = {
+    **{f"asks: {name}": asking(ask) for name, ask in QUESTIONS.items()},
+    **{f"gives: {name}": give for name, give in RESULTS.items()},
+}
+
+
+def x():
+    return torch.arange(12.0, dtype=torch.float32, device="cpu").reshape(3, 4)
+
+
+def called(program, value):
+    """What a program gives, None where it raises an error of torch."""
+    try:
+        return program(value)
+    except fxplug.GuardError:
+        raise
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+
+
+def are_alike(found, expected):
+    kinds = [
+        (one.shape, one.dtype, one.device, one.requires_grad, one.is_inference()) for one in (found, expected)
+    ]
+    return kinds[0] == kinds[1] and (found.is_meta or torch.equal(found.detach(), expected.detach()))
+
+
+@pytest.mark.parametrize("way", ["plain", "listened to"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_answer_is_that_of_other_surroundings(name, way, listened_to):
+    net = type("Net", (Net,), {"forward": PROGRAMS[name]})()
+    capture = (
+        (lambda one, *inputs, **more: fxplug.trace(one, inputs, **more)) if way == "plain" else listened_to
+    )
+    count = 0
+    for first, around in SURROUNDINGS.items():
+        given = x()
+        try:
+            with around():
+                captured = capture(net, given, check=False)
+        except (fxplug.TraceError, RuntimeError, NotImplementedError):
+            continue
+        count += 1
+        for second, other in SURROUNDINGS.items():
+            with other():
+                expected = called(net, x())
+                try:
+                    found = called(captured, x())
+                except fxplug.GuardError:
+                    continue
+            assert (found is None) is (expected is None), (first, second)
+            assert found is None or are_alike(found, expected), (first, second)
+    assert count > 3
