@@ -17,9 +17,9 @@ from fxplug.semantics.checks import check_true
 if TYPE_CHECKING:
     from torch import nn
 
-    from fxplug.ir import Graph
+    from fxplug.ir import Graph, Node
 
-__all__ = ["keep_attempts"]
+__all__ = ["is_attempt_with_numbers", "keep_attempts"]
 
 
 def keep_attempts(graph: Graph, root: nn.Module) -> None:
@@ -43,4 +43,20 @@ def keep_attempts(graph: Graph, root: nn.Module) -> None:
         made.origins = check.origins = node.origins
 
 
+def is_attempt_with_numbers(node: Node) -> bool:
+    """Return whether a call computes with numbers what is an error for some, and the program would have caught it."""
+    if node.op == "call_method":
+        may_fail = node.target in _OF_DIMENSIONS and len(node.all_input_nodes) > 1
+    else:
+        may_fail = node.op == "call_function" and node.target in _FAILING
+    return may_fail and catching_origin(next(iter(node.origins), None)) is not None
+
+
+_FAILING = frozenset(
+    {
+        *(operator.floordiv, operator.lshift, operator.mod, operator.pow, operator.rshift, operator.truediv),
+        *(divmod, pow),
+    }
+)
+_OF_DIMENSIONS = frozenset({"size", "stride"})
 _CALLS = frozenset({"call_function", "call_method", "call_module"})

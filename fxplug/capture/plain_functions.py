@@ -379,7 +379,8 @@ def _found_by(
         True for _ in world_kept_by(function, None, names)
     ):
         return None
-    _quiet[key] = weakref.ref(code, lambda _, kept=_quiet: kept.pop(key, None)), values, others
+    if not others:  # Those of a program would keep it, and its code.
+        _quiet[key] = weakref.ref(code, lambda _, kept=_quiet: kept.pop(key, None)), values, others
     return others
 
 

@@ -352,16 +352,16 @@ def _hold_function(patches: Patches, holder: object, function: FunctionType) -> 
 def _trampoline_for(function: FunctionType) -> Trampoline:
     trampoline = _trampolines.get(function)
     if trampoline is None or not trampoline.fits(function):
-        trampoline = Trampoline(
-            function,
-            _leaf,
-            {"<active>": active.get, "<call>": _call},
-            carrier_name(function.__code__.co_filename),
-            shows_signature=True,
-        )
+        trampoline = _new_trampoline(function)
         if trampoline.is_lasting:
             _trampolines[function] = trampoline
     return trampoline
+
+
+def _new_trampoline(function: FunctionType) -> Trampoline:
+    constants = {"<active>": active.get, "<call>": _call}
+    filename = carrier_name(function.__code__.co_filename)
+    return Trampoline(function, _leaf, constants, filename, shows_signature=True)
 
 
 def hold_unhandled(patches: Patches, session: Session, functions: Iterable[FunctionType]) -> bool:
@@ -375,7 +375,8 @@ def hold_unhandled(patches: Patches, session: Session, functions: Iterable[Funct
             return False
         code = letting_errors_through(function.__code__)
         session.unhandled[id(function)] = with_code(function, code)
-        _hold_function(patches, session, function)
+        # Not for the next trace, too: it keeps the globals of the function, and these keep that.
+        patches.hold(session, id(function), partial(_new_trampoline, function))
     return True
 
 

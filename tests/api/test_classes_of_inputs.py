@@ -88,10 +88,48 @@ def test_it_is_said_that_a_size_was_a_tuple():
         captured(X, torch.Size([1]))
 
 
-def test_a_size_is_a_tuple_to_who_does_not_ask():
-    captured = fxplug.trace(lambda x, sizes: x.reshape(sizes), (X, (3, 1)))
-    assert captured(X, torch.Size([3, 1])).shape == (3, 1)
-    assert fxplug.trace(lambda x, sizes: x.reshape(sizes), (X, torch.Size([3, 1])))(X, (3, 1)).shape == (3, 1)
+def returns(x, value):
+    return x, value
+
+
+def makes_a_text(x, value):
+    return x * len(f"{value}")
+
+
+def compares(x, value):
+    return x * 2 if value == (1,) else x * 3
+
+
+def compares_the_other_way(x, value):
+    return x * 2 if value != (1,) else x * 3
+
+
+def are_alike(one, other):
+    if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == 2:
+        return torch.equal(one[0], other[0]) and type(one[1]) is type(other[1]) and bool(one[1] == other[1])
+    return torch.equal(one, other)
+
+
+@pytest.mark.parametrize("program", [returns, makes_a_text, compares, compares_the_other_way])
+@pytest.mark.parametrize("name", [name for name in VALUES if name != "tensor"])
+def test_nobody_has_to_ask(program, name):
+    captured = fxplug.trace(program, (X, copy.copy(VALUES[name])), check=False)
+    assert are_alike(captured(X, VALUES[name]), program(X, VALUES[name]))
+    for other, value in VALUES.items():
+        try:
+            found = captured(X, value)
+        except (fxplug.GuardError, fxplug.GraphError):
+            continue
+        assert are_alike(found, program(X, value)), other
+
+
+@pytest.mark.parametrize("default", [torch.Size((3, 4)), np.float64(2)])
+def test_a_default_may_be_left_out(default):
+    def program(x, value=default):
+        return x * 2 if type(value) is type(default) else x * 3
+
+    captured = fxplug.trace(program, (X,))
+    torch.testing.assert_close(captured(X), X * 2)
 
 
 @pytest.mark.parametrize("way", ["copy", "deepcopy", "file"])

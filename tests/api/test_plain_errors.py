@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import threading
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -571,6 +573,40 @@ def test_an_error_that_the_program_would_have_caught_is_told_where_it_comes_late
     assert [guard.text for guard in captured.guards] == [guard.text for guard in heard.guards]
 
 
+NUMBERS = {
+    "quotient": lambda net, x: 1 / (x.shape[0] - 7),
+    "rest": lambda net, x: 5 % (x.shape[0] - 7),
+    "whole quotient": lambda net, x: 5 // (x.shape[0] - 7),
+    "bits": lambda net, x: 1 << (x.shape[0] - 8),
+    "size": lambda net, x: x.size(x.shape[0] - 12),
+    "of an element": lambda net, x: 1 / (x.sum().item() - 21),
+    "both": lambda net, x: divmod(3, x.shape[0] - 7),
+    "rounded": lambda net, x: round(1 / (x.shape[0] - 7)),
+    "power": lambda net, x: 0 ** (x.shape[0] - 8),
+}
+
+
+def tries_numbers(self, x):
+    try:
+        self.compute(x)
+    except (ZeroDivisionError, ValueError, IndexError):
+        return x * 100
+    return x * 2
+
+
+@pytest.mark.parametrize("way", ["plain", "listened to"])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_an_attempt_with_numbers_that_nobody_uses_is_made(name, way, listened_to):
+    net = type("Handling", (Net,), {"compute": NUMBERS[name], "forward": tries_numbers})().eval()
+    long, short = torch.arange(12.0), torch.arange(7.0)
+    captured = (
+        fxplug.trace(net, (long,), check=False) if way == "plain" else listened_to(net, long, check=False)
+    )
+    torch.testing.assert_close(captured(long), net(long))
+    with pytest.raises(fxplug.GuardError, match="which the program catches"):
+        captured(short)
+
+
 def contexts_and_handlers(self, x):
     with torch.no_grad():
         try:
@@ -616,3 +652,20 @@ def test_gradients_are_as_before_where_an_error_leaves_a_context_in_a_function()
     assert torch.is_grad_enabled()
     torch.testing.assert_close(captured(X), net(X))
     assert captured(X).requires_grad
+
+
+@pytest.mark.parametrize("source", ["handles", "does not"])
+def test_nothing_of_a_program_is_kept_behind_its_trace(source):
+    body = {
+        "handles": "try:\n        return x.relu()\n    except RuntimeError:\n        return x",
+        "does not": "return x.relu()",
+    }[source]
+    namespace = {}
+    exec(f"def helper(x):\n    {body}\ndef program(x):\n    return helper(x) + 1\n", namespace)
+    program = namespace.pop("program")
+    kept = weakref.ref(program)
+    namespace["helper"].__globals__["kept_by_helper"] = program
+    fxplug.trace(program, (X,), check=False)
+    del program, namespace
+    gc.collect()
+    assert kept() is None

@@ -177,8 +177,8 @@ def test_what_hangs_on_what_torch_makes_by_default_guards_that_alone() -> None:
     captured = fxplug.trace(constant, (ROWS,))
 
     assert [guard.text.partition(" ")[0] for guard in captured.guards] == [
-        "torch.get_default_dtype()",
         "torch.get_default_device()",
+        "torch.get_default_dtype()",
     ]
 
 

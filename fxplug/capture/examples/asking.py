@@ -127,23 +127,30 @@ def is_arithmetic(node: Node) -> bool:
 _OF_NUMBERS = frozenset({"_operator", "builtins", "math"})
 
 
-def _hangs_on_defaults(node: Node) -> bool:
-    """Return whether what is read of tensors that a program makes may be another thing with other defaults of torch.
+def _modes_behind(node: Node) -> set[tuple[str, tuple[str, ...]]]:
+    """Return what of torch may say otherwise what is read of tensors that a program makes: functions, and arguments.
 
-    Which dtype and device a tensor is of may be, where neither is said. Which sizes it has is not.
+    Of which dtype and device a tensor is may hang on defaults, where neither is said. What sizes it is made with does
+    not; those of what is computed from it may hang on what is in it.
     """
+    found: set[tuple[str, tuple[str, ...]]] = set()
     waiting, seen = [node], {node}
     while waiting:
         one = waiting.pop()
-        name = one.args[1] if one.target is getattr else one.target
-        if name in _SIZES:
-            continue
         more = one.all_input_nodes
+        target: Any = one.args[1] if one.target is getattr else one.target
+        name = target if isinstance(target, str) else str(getattr(target, "__name__", ""))
+        if name in _SIZES and not any(inner.all_input_nodes for inner in more):
+            continue
         if not (more or _says_of_what(one)):
-            return True
+            found |= {("get_default_dtype", ()), ("get_default_device", ())}
+        if name in _OF_GRADIENTS:
+            found |= {("is_grad_enabled", ()), ("is_inference_mode_enabled", ())}
+        if name in _OF_PRODUCTS:
+            found.add(("is_autocast_enabled", ("cpu",)))
         waiting += [inner for inner in more if inner not in seen]
         seen.update(more)
-    return False
+    return found
 
 
 def _says_of_what(node: Node) -> bool:
@@ -154,6 +161,15 @@ def _says_of_what(node: Node) -> bool:
 
 
 _SIZES = frozenset({"__len__", "dim", "is_contiguous", "ndim", "numel", "shape", "size", "stride"})
+_OF_GRADIENTS = frozenset({"grad_fn", "is_inference", "is_leaf", "requires_grad", "_version", "_is_view"})
+_OF_PRODUCTS = frozenset(
+    {
+        *("addbmm", "addmm", "addmv", "baddbmm", "bilinear", "bmm", "chain_matmul", "conv1d", "conv2d"),
+        *("conv3d", "einsum", "inner", "linear", "matmul", "mm", "multi_dot", "mv", "dot", "tensordot"),
+        *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "scaled_dot_product_attention"),
+    }
+)
+"""Functions that compute in another precision under ``torch.autocast``."""
 
 
 class MissedSizeError(TraceError):
@@ -181,7 +197,7 @@ class Answerer(Tracer):
         self.guards = ()
         self._known = KnownTensors()
         self._constant: set[Node] = set()
-        self._are_defaults_asked = False
+        self._modes_asked: set[tuple[str, tuple[str, ...]]] = set()
         self._asides: list[Node] = []
         self._guards = GuardCollector(self.graph)
         self._rank_asked: Guard | None = None
@@ -228,15 +244,14 @@ class Answerer(Tracer):
         return answer
 
     def _note_asked_of_constant(self, node: Node) -> None:
-        """Hear that the program goes on with what no input decides: it may hang on what torch makes by default."""
-        if self._are_defaults_asked or not _hangs_on_defaults(node):
-            return
-        self._are_defaults_asked = True
-        self.paused += 1
-        answers = {ask.__name__: ask() for ask in (torch.get_default_dtype, torch.get_default_device)}
-        self.paused -= 1
-        for name, answer in answers.items():
-            self.on_mode_asked(name, (), answer)
+        """Hear that the program goes on with what no input decides: it may hang on what is on around it."""
+        asked = _modes_behind(node) - self._modes_asked
+        self._modes_asked |= asked
+        for name, arguments in sorted(asked):
+            self.paused += 1
+            answer = getattr(torch, name)(*arguments)
+            self.paused -= 1
+            self.on_mode_asked(name, arguments, answer)
 
     def _aside_of(self, kind: str, target: Any, args: tuple[Any, ...]) -> Node:
         node = self._aside(kind, target, args)
@@ -302,7 +317,11 @@ class Answerer(Tracer):
         self.create_node("call_function", check_equal, (node, value, str(said), *self._rerun()), {})
 
     def _fix_length(self, node: Node, length: int) -> None:
-        if node in self._constant or parts_of_layer(node, self.root) == length:
+        if node in self._constant:
+            if node.all_input_nodes:
+                self._note_asked_of_constant(node)
+            return
+        if parts_of_layer(node, self.root) == length:
             return
         said = guard_of(node, f"len({expression(node, INSIDE)}) == {length}")
         self._create_call(check_length, (node, length, str(said), *self._rerun()), [node])

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fxplug.capture.arguments import is_constant, is_plain_subclass
+from fxplug.capture.arrays import is_number
 from fxplug.capture.compared import MissedComparisonError
 from fxplug.capture.examples.acting import mark_checks_behind
 from fxplug.capture.examples.attributes_asked import ANY_ATTRIBUTE, ATTRIBUTE
@@ -127,6 +128,8 @@ class InputReceiver(ValueKeeper):
         self._around: list[tuple[Callable[..., Any], tuple[Any, ...], Any]] = []
         """What the program may ask for by name: who tells, of what, and what was told before it ran."""
         self._wholes: list[tuple[Node, Any, Any, dict[int, Any]]] = []
+        self._left_out: set[Node] = set()
+        """Those of the inputs that are what the program takes by default, which the graph has in classes of its own."""
         self._defaults: dict[Node, str] = {}
         """The inputs that no example was given for, and the names of their parameters."""
         self._constant_defaults: dict[int, str] = {}
@@ -203,15 +206,25 @@ class InputReceiver(ValueKeeper):
             else:
                 value = (IntProxy if type(value) is int else FloatProxy)(node, self, value)
         else:
-            self._other_inputs.append((node, value))
-            self._receive_fields(value, node, entry.path, set())
-            if holds_parts(value):
-                copies: dict[int, Any] = {}
-                original, value = value, copied(value, copies)
-                self._wholes.append((node, original, value, copies))
-                if original is entry.input.default:
-                    self._defaults[node] = entry.input.name
+            value = self._receive_other(value, entry, node)
         return value, proxy
+
+    def _receive_other(self, value: Any, entry: PlannedInput, node: Node) -> Any:
+        """Return what the program gets for an input that is neither a tensor nor a number of Python."""
+        if value is entry.input.default:
+            self._left_out.add(node)
+        elif is_number(value):
+            self._tuples[id(value)] = (value, node)
+        self._other_inputs.append((node, value))
+        self._receive_fields(value, node, entry.path, set())
+        if not holds_parts(value):
+            return value
+        copies: dict[int, Any] = {}
+        whole = copied(value, copies)
+        self._wholes.append((node, value, whole, copies))
+        if value is entry.input.default:
+            self._defaults[node] = entry.input.name
+        return whole
 
     def _is_of_root(self, value: torch.Tensor) -> bool:
         """Return whether an example is a parameter or buffer of what is traced, which other calls give another one."""
@@ -578,14 +591,20 @@ class InputReceiver(ValueKeeper):
             # Which whole it is a part of, and not which object that was.
             self._add_entry_guard(refers_to, (node, self._entry_node(seen[id(value())])))
             return
+        if is_number(value):
+            self._guard_number_of_numpy(node, value)
+            return
         is_same = value is None or value is True or value is False or callable(value)
-        constant: Any = self.create_arg(value)
-        if type(constant) in {complex, float, int} and type(value) is not type(constant):
-            # A number of NumPy, for which the graph has the one of Python's.
+        self._add_entry_guard(operator.is_ if is_same else same_value, (node, self.create_arg(value)))
+
+    def _guard_number_of_numpy(self, node: Node, value: Any) -> None:
+        """Guard that an input is a number of NumPy, for which the graph has the one of Python's."""
+        number = value.item()
+        if node not in self._left_out:
             self._guard_kind(node, type(value))
-            node = self._aside("call_function", type(constant), (node,))
-            self._guards.hear(node, nothing_written=True)
-        self._add_entry_guard(operator.is_ if is_same else same_value, (node, constant))
+        found = self._aside("call_function", type(number), (node,))
+        self._guards.hear(found, nothing_written=True)
+        self._add_entry_guard(same_value, (found, number))
 
     def _guard_structure(self, node: Node, value: Any) -> None:
         """Guard that there is something of the same class, with parts under the same keys."""
@@ -600,7 +619,8 @@ class InputReceiver(ValueKeeper):
         answer = self._aside("call_function", asks, (node,))
         self._guards.hear(answer, nothing_written=True)
         self._add_entry_guard(operator.eq, (answer, self.create_arg(found)))
-        if asks_for_kinds(self._names):  # A ``torch.Size`` is a tuple to most programs.
+        # A ``torch.Size`` is a tuple, but its text is another one, and so may be what is returned.
+        if node not in self._left_out:
             self._guard_kind(node, type(value))
 
     def _guard_fields(self, node: Node, value: Any) -> None:

@@ -53,6 +53,10 @@ class NumberRecorder(Protocol):
         """Take it that a number, or what a function makes of it, is what it is now."""
         ...
 
+    def tell_kind(self, number: NumberProxy) -> None:
+        """Hear that a number is compared with something else: what another call is given there may be that."""
+        ...
+
     def exact(self, result: Any) -> Any:
         """Return the very number for a result that may stand for one."""
         ...
@@ -246,6 +250,17 @@ def _both_ways(function: Callable[..., Any]) -> tuple[Any, Any]:
     return forward, reflected
 
 
+def _compared(function: Callable[..., Any]) -> Any:
+    forward = _both_ways(function)[0]
+
+    def method(self: NumberProxy, other: Any) -> Any:
+        if isinstance(other, _OTHERS):
+            self.recorder.tell_kind(self)
+        return forward(self, other)
+
+    return method
+
+
 def _one_way(function: Callable[..., Any]) -> Any:
     def method(self: NumberProxy) -> Any:
         return self.recorder.record_call(function, (self,))
@@ -273,7 +288,7 @@ def _install_operators() -> None:
         setattr(IntProxy, f"__{name}__", forward)
         setattr(IntProxy, f"__r{name}__", reflected)
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
-        setattr(NumberProxy, f"__{name}__", _both_ways(getattr(operator, name))[0])
+        setattr(NumberProxy, f"__{name}__", _compared(getattr(operator, name)))
     for name in ("neg", "pos", "abs"):
         setattr(NumberProxy, f"__{name}__", _one_way(getattr(operator, name)))
     for name, method in (("invert", _one_way(operator.invert)), ("rmul", _repeat)):

@@ -10,11 +10,12 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
+from fxplug.capture.attempts import is_attempt_with_numbers
 from fxplug.capture.examples.assigned import SharedContainers, is_kept_for_gradients, parts_assigned
 from fxplug.capture.examples.cached import NOTHING, computed_of_numbers, containers_in, exact_of, is_as_kept
 from fxplug.capture.examples.earlier import EarlierValues
 from fxplug.capture.examples.guarding import GuardCollector, expression, size_text
-from fxplug.capture.examples.kinds import asks_for_kinds, names_reached
+from fxplug.capture.examples.kinds import names_reached
 from fxplug.capture.examples.layers import LayerCaller
 from fxplug.capture.examples.listening import KEPT
 from fxplug.capture.examples.made_like import nodes_besides
@@ -182,8 +183,7 @@ class ExampleTracer(LayerCaller):
             graph = super()._trace(root, concrete_args)
         finally:
             self._earlier = EarlierValues()  # It holds what the user may want to be rid of.
-        if asks_for_kinds(self._names):
-            tell_sizes_from_tuples(graph)
+        tell_sizes_from_tuples(graph)
         self._guard_inputs()
         self.guard_graph, self.guards = self._guards.finish(self._inputs)
         self._drop_asides()
@@ -340,9 +340,9 @@ class ExampleTracer(LayerCaller):
         return super()._asks_as(other) and is_same_rank
 
     def _drop_asides(self) -> None:
-        """Remove what was recorded for questions alone."""
+        """Remove what was recorded for questions alone, and what no attempt of the program is (see `keep_attempts`)."""
         for node in reversed(self._asides):
-            if not node.users:
+            if not (node.users or is_attempt_with_numbers(node)):
                 self.graph.erase_node(node)
 
     def _take_over(self, mode: Any) -> None:

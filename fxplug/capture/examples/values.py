@@ -65,6 +65,14 @@ PLAIN = frozenset(
 """Exact types of values that are what they are, and stand for nothing."""
 
 
+def _reads_the_same(source: Node | Part, former: Node | Part) -> bool:
+    """Return whether two nodes read the same attribute of a tensor, which is one tensor: ``x.grad is x.grad``."""
+    if not (isinstance(source, Node) and isinstance(former, Node)):
+        return False
+    is_read = source.target is getattr and former.target is getattr
+    return is_read and source.args == former.args and source.args[1] in OPTIONAL_ATTRIBUTES
+
+
 def node_behind(source: Node | Part) -> Node:
     """Return the node that has a value, or the value that has a part."""
     while isinstance(source, Part):
@@ -233,6 +241,11 @@ class ValueKeeper(Answerer):
             self._fix_value(self._aside_of("call_function", class_of, (whole,)), type(value))
         return IntProxy(source, self, value) if isinstance(value, int) else FloatProxy(source, self, value)
 
+    def tell_kind(self, number: NumberProxy) -> None:
+        """Hear that a number is compared with something else: what another call is given there may be that."""
+        if not (self.paused or self._ended) and kind_may_differ(number.node):
+            self._fix_value(self._aside_of("call_function", class_of, (number.node,)), type(number.value))
+
     def _asides_for(self, node: Node, value: Any) -> None:
         if not any(True for _ in tensors_in(value)):
             self._guards.hear(node, nothing_written=not self._has_written)
@@ -294,7 +307,7 @@ class ValueKeeper(Answerer):
         """Let a tensor be known as the value of a node."""
         value = self._with_data.get(id(value), value)
         known = self._known.get(id(value))
-        if known is not None and not writes and self._converting:
+        if known is not None and not writes and (self._converting or _reads_the_same(source, known[1])):
             return value
         if (self._compares or self.compares_elsewhere) and not writes:
             if known is None:
