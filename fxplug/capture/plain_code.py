@@ -68,7 +68,7 @@ class Reads(NamedTuple):
     """Whether it asks whether something is what a variable holds."""
     contexts: tuple[tuple[str, ...], ...] = ()
     """Names, as those of what is found, of what is called for a context that is entered."""
-    wondered: frozenset[tuple[str, str]] = frozenset()
+    asked_for: frozenset[tuple[str, str]] = frozenset()
     """Names of its object, empty for itself, and of attributes of which it asks whether the value under them has it."""
 
     @property
@@ -181,7 +181,7 @@ _FINDING = ("super", "super()")
 """What is there where ``super()`` finds a method."""
 _READING = ("getattr", "getattr of self", "getattr name", "getattr default")
 """The same for ``getattr``."""
-_WONDERING = ("hasattr", "hasattr of self", "hasattr of held", "hasattr name")
+_HASATTR = ("hasattr", "hasattr of self", "hasattr of held", "hasattr name")
 """The same for ``hasattr``."""
 _ASKED = frozenset({"getattr", "hasattr", "len"})
 """Functions of Python whose calls are heard of in whole programs that are plain."""
@@ -386,7 +386,7 @@ class _Reader:
         self._attributes: set[str] = set()
         self._inherited: set[str] = set()
         self._delegated: set[tuple[str, str]] = set()
-        self._wondered: set[tuple[str, str]] = set()
+        self._asked_for: set[tuple[str, str]] = set()
         self._optional: set[str] = set()
         self._takes_apart = False
         self._elements: set[str] = set()
@@ -412,7 +412,7 @@ class _Reader:
             **dict.fromkeys(_GOING_THROUGH, self._go_through),
             **dict.fromkeys(_FINDING, self._find_inherited),
             **dict.fromkeys(_READING, self._read_optional),
-            **dict.fromkeys(_WONDERING, self._wonder),
+            **dict.fromkeys(_HASATTR, self._ask_for_attribute),
         }
 
     def reads(self, inner: Iterable[Reads]) -> Reads | None:
@@ -435,7 +435,7 @@ class _Reader:
         more = frozenset(self._inherited), frozenset(self._optional), self._takes_apart
         rest = *of_values, *more, tuple(self._classes), self.needs_examples
         more = frozenset(self._delegated), self._hands_on, self._compares, tuple(self._contexts)
-        return Reads(called, tested, used, tuple(self._found), *rest, *more, frozenset(self._wondered))
+        return Reads(called, tested, used, tuple(self._found), *rest, *more, frozenset(self._asked_for))
 
     def _take_over(self, part: Reads) -> None:
         """Note what a function in this one reads."""
@@ -454,7 +454,7 @@ class _Reader:
         ):
             known.update(more)
         self._delegated |= part.delegated
-        self._wondered |= part.wondered
+        self._asked_for |= part.asked_for
         self._takes_apart |= part.takes_apart
         self._hands_on |= part.hands_on
         self._compares |= part.compares
@@ -631,7 +631,7 @@ class _Reader:
         self._optional.add(self._name)
         return name in {"CALL", "CALL_FUNCTION"} and entry.arg == _OF_GETATTR
 
-    def _wonder(self, entry: dis.Instruction, top: str) -> bool:
+    def _ask_for_attribute(self, entry: dis.Instruction, top: str) -> bool:
         """Follow the instructions of ``hasattr(self, "name")`` and ``hasattr(self.layer, "name")``.
 
         Returns:
@@ -650,7 +650,7 @@ class _Reader:
             self._top = ""
             return name in {"CALL", "CALL_FUNCTION"} and entry.arg == _OF_PAIR
         self._top = "hasattr name"
-        self._wondered.add((self._name, value))
+        self._asked_for.add((self._name, value))
         return name == "LOAD_CONST" and type(value) is str
 
     def _note_use(self, *, is_used: bool) -> None:

@@ -201,7 +201,7 @@ def _plain_part(
     if containers and not on_examples:
         return None
     handles_modules = on_examples and (reads.hands_on or (is_method and _handles_modules(owner, reads)))
-    is_asked_inside = any(held for held, _ in reads.wondered)
+    is_asked_inside = any(held for held, _ in reads.asked_for)
     hangs_on_inner = bool(called_inside) or is_asked_inside or any("." in name for name in reads.looped)
     of_values = reads.methods | reads.attributes, handles_modules, hangs_on_inner
     rest = is_method, containers, reads.needs_examples or bool(inner), *of_values
@@ -217,11 +217,11 @@ def _may_read(
     on_examples: bool,  # noqa: FBT001
 ) -> bool:
     """Return whether a function may do in its program what needs examples or other methods."""
-    if not on_examples and (reads.needs_examples or reads.wondered):
+    if not on_examples and (reads.needs_examples or reads.asked_for):
         return False
     if reads.contexts and not with_methods:
         return False
-    return not reads.wondered or _may_wonder(function, owner, reads.wondered)
+    return not reads.asked_for or _may_ask_for(function, owner, reads.asked_for)
 
 
 def _methods_of_inner(
@@ -332,8 +332,8 @@ def _holds_constant(held: dict[str, Any], name: str) -> bool:
 
 # -- what a function finds
 
-_quiet: dict[tuple[int, bool], tuple[weakref.ref[CodeType], tuple[Any, ...], list[Any]]] = {}
-"""Id of code, and whether ``math`` is as torch -> what of these it finds, and what of that is of the program."""
+_quiet: dict[tuple[int, bool], tuple[weakref.ref[CodeType], tuple[Any, ...]]] = {}
+"""Id of code, and whether ``math`` is as torch -> what of these it finds, if nothing of that is of a program."""
 
 
 def _found_by(
@@ -370,7 +370,7 @@ def _found_by(
     key = id(code), with_math
     known = _quiet.get(key)
     if known is not None and len(known[1]) == len(values) and all(map(is_, known[1], values)):
-        return known[2]
+        return []
     others = [value for value in values if not (function_may_stay(value) or what_does(value) in _COMPUTING)]
     if not all(_is_of_program(inside_of_contexts(value, code_of)) for value in others):
         return None
@@ -380,7 +380,7 @@ def _found_by(
     ):
         return None
     if not others:  # Those of a program would keep it, and its code.
-        _quiet[key] = weakref.ref(code, lambda _, kept=_quiet: kept.pop(key, None)), values, others
+        _quiet[key] = weakref.ref(code, lambda _, kept=_quiet: kept.pop(key, None)), values
     return others
 
 
@@ -510,17 +510,17 @@ def _without_properties(receiver: Any, names: frozenset[str]) -> frozenset[str]:
     return frozenset(name for name in names if _getter_of(receiver, name) is None)
 
 
-def _may_wonder(function: FunctionType, owner: Any, wondered: Iterable[tuple[str, str]]) -> bool:
+def _may_ask_for(function: FunctionType, owner: Any, asked_for: Iterable[tuple[str, str]]) -> bool:
     """Return whether nothing of a program runs where a function asks with ``hasattr``.
 
     Args:
         function: The function.
         owner: The object whose method it is.
-        wondered: As in `Reads`.
+        asked_for: As in `Reads`.
     """
     if owner is None or function.__globals__.get("hasattr", hasattr) is not hasattr:
         return False
-    for held, name in wondered:
+    for held, name in asked_for:
         if held and not holds_module(owner, held):
             return False
         module = owner.__dict__["_modules"][held] if held else owner

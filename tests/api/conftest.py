@@ -6,6 +6,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from torch import testing
 
 from fxplug import trace
 from fxplug.api import plain_capture
@@ -86,5 +87,40 @@ def listened_to():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("fxplug.api.capturing.capture_plainly", lambda *args: None)
             return trace(net, inputs, **options)
+
+    return capture
+
+
+@pytest.fixture
+def recorded():
+    """What a captured program does, in order: kinds of nodes, what they call, and the contexts around them."""
+
+    def nodes_of(captured):
+        # ``count *= 2`` of a number is recorded as it stands there, or as what it does.
+        alike = {"imul": "mul", "isub": "sub"}
+        names = [getattr(node.target, "__name__", str(node.target)) for node in captured.graph.nodes]
+        # A weight is the same in each context.
+        regions = [() if node.op == "get_attr" else node.region for node in captured.graph.nodes]
+        ops = [node.op for node in captured.graph.nodes]
+        return list(zip(ops, [alike.get(name, name) for name in names], regions, strict=True))
+
+    return nodes_of
+
+
+@pytest.fixture
+def captured_both_ways(plainly, listened_to, recorded):
+    """Captures a program without listening to it, and with: both do the same, and what it does, with another input."""
+
+    def capture(net, example, other, *, check):
+        captured = trace(net, (example,), check=check)
+        assert plainly == [captured]
+        heard = listened_to(net, example, check=check)
+        assert recorded(captured) == recorded(heard)
+        expected = net(other)
+        for one in (captured, heard):
+            found = one(other)
+            testing.assert_close(found, expected, rtol=0, atol=0)
+            assert found.requires_grad is expected.requires_grad
+        return captured, heard
 
     return capture

@@ -77,6 +77,7 @@ def unpacks(net, x):
 
 RESULTS = {
     "parts": unpacks,
+    "pieces": lambda net, x: x * len(torch.unique(torch.tensor([1.0, 1 + 1e-9, 2.0])).split(1)),
     "number": lambda net, x: x.double() * torch.tensor(0.1).item(),
     "new": lambda net, x: x + torch.ones(4),
     "new numbers": lambda net, x: x + torch.tensor([0.1, 0.2, 0.3, 0.4]),
@@ -120,7 +121,7 @@ LISTENED_TO = {
         "asks: gradients of its own",
         "asks: is_leaf",
     ),
-    *("gives: number", "gives: new numbers", "gives: as many", "gives: parts"),
+    *("gives: number", "gives: new numbers", "gives: as many", "gives: parts", "gives: pieces"),
 }
 """Those programs that have to be listened to."""
 

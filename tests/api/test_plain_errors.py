@@ -160,19 +160,11 @@ PLAIN = [
 ]
 
 
-def recorded(captured):
-    return [(node.op, str(node.target)) for node in captured.graph.nodes]
-
-
 @pytest.mark.parametrize("forward", PLAIN)
 @pytest.mark.parametrize("check", [True, False])
-def test_handlers_that_do_not_run_are_not_listened_to(forward, check, plainly, listened_to):
-    net, other = net_of(forward), X.neg()
+def test_handlers_that_do_not_run_are_not_listened_to(forward, check, captured_both_ways):
     before = forward.__code__, dict(vars(forward))
-    captured = fxplug.trace(net, (X,), check=check)
-    assert plainly == [captured]
-    assert recorded(captured) == recorded(listened_to(net, X, check=check))
-    torch.testing.assert_close(captured(other), net(other), rtol=0, atol=0)
+    captured_both_ways(net_of(forward), X, X.neg(), check=check)
     assert (forward.__code__, vars(forward)) == before
 
 
@@ -435,7 +427,7 @@ def tries_an_attribute_of_what_is_computed(self, x):
 
 
 @pytest.mark.parametrize("forward", [tries_an_attribute, tries_an_attribute_of_what_is_computed])
-def test_attributes_that_nobody_uses_are_read_all_the_same(forward, plainly, listened_to):
+def test_attributes_that_nobody_uses_are_read_all_the_same(forward, plainly, listened_to, recorded):
     net = net_of(forward)
     captured = fxplug.trace(net, (X,))
     assert recorded(captured) == recorded(listened_to(net, X))
@@ -558,7 +550,7 @@ def tried(x):
     ],
 )
 def test_an_error_that_the_program_would_have_caught_is_told_where_it_comes_later(
-    forward, other, plainly, listened_to
+    forward, other, plainly, listened_to, recorded
 ):
     net = net_of(forward)
     captured, heard = fxplug.trace(net, (X,)), listened_to(net, X)

@@ -127,16 +127,23 @@ def is_arithmetic(node: Node) -> bool:
 _OF_NUMBERS = frozenset({"_operator", "builtins", "math"})
 
 
-def _modes_behind(node: Node) -> set[tuple[str, tuple[str, ...]]]:
+def _modes_behind(node: Node, seen: set[Node]) -> set[tuple[str, tuple[str, ...]]]:
     """Return what of torch may say otherwise what is read of tensors that a program makes: functions, and arguments.
 
     Of which dtype and device a tensor is may hang on defaults, where neither is said. What sizes it is made with does
     not; those of what is computed from it may hang on what is in it.
+
+    Args:
+        node: What is read.
+        seen: What was looked at before, and is not any more; this is added.
     """
     found: set[tuple[str, tuple[str, ...]]] = set()
-    waiting, seen = [node], {node}
+    waiting = [node]
     while waiting:
         one = waiting.pop()
+        if one in seen:
+            continue
+        seen.add(one)
         more = one.all_input_nodes
         target: Any = one.args[1] if one.target is getattr else one.target
         name = target if isinstance(target, str) else str(getattr(target, "__name__", ""))
@@ -148,8 +155,7 @@ def _modes_behind(node: Node) -> set[tuple[str, tuple[str, ...]]]:
             found |= {("is_grad_enabled", ()), ("is_inference_mode_enabled", ())}
         if name in _OF_PRODUCTS:
             found.add(("is_autocast_enabled", ("cpu",)))
-        waiting += [inner for inner in more if inner not in seen]
-        seen.update(more)
+        waiting += more
     return found
 
 
@@ -198,6 +204,7 @@ class Answerer(Tracer):
         self._known = KnownTensors()
         self._constant: set[Node] = set()
         self._modes_asked: set[tuple[str, tuple[str, ...]]] = set()
+        self._looked_behind: set[Node] = set()
         self._asides: list[Node] = []
         self._guards = GuardCollector(self.graph)
         self._rank_asked: Guard | None = None
@@ -245,7 +252,7 @@ class Answerer(Tracer):
 
     def _note_asked_of_constant(self, node: Node) -> None:
         """Hear that the program goes on with what no input decides: it may hang on what is on around it."""
-        asked = _modes_behind(node) - self._modes_asked
+        asked = _modes_behind(node, self._looked_behind) - self._modes_asked
         self._modes_asked |= asked
         for name, arguments in sorted(asked):
             self.paused += 1
