@@ -32,7 +32,8 @@ _QUESTIONS = {
     "context": "turns gradients off",
     "errors": "may catch an error",
     "function": "makes a function",
-    "object": "makes an object, which has to be listened to",
+    "object": "makes an object",
+    "sorted": "sorts numbers, which has to be listened to",
 }
 _PROMISED = 15.0
 """Microseconds for each node."""

@@ -169,7 +169,7 @@ class MakingFunction(DecoderBlock):
 
 
 class UsingObjects(DecoderBlock):
-    """One that keeps values in an object of a class of its own: a capture has to listen to a program that does."""
+    """One that keeps values in an object of a class of its own."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return new features of every word."""
@@ -181,6 +181,14 @@ class _Step:
 
     def __init__(self, given: Tensor, found: Tensor) -> None:
         self.given, self.found = given, found
+
+
+class Sorting(DecoderBlock):
+    """One that sorts numbers, which a capture has to listen to: what is sorted may be values, and how by anything."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return new features of every word."""
+        return super().forward(x.mean(dim=sorted([1, 0])[1:], keepdim=True) + x)
 
 
 _LARGE = 1e4
@@ -195,6 +203,7 @@ _BLOCKS = {
     "identity": AskingForIdentity,
     "object": UsingObjects,
     "size": AskingForSize,
+    "sorted": Sorting,
     "steps": AskingForSteps,
 }
 
@@ -206,7 +215,7 @@ class Decoder(nn.Module):
         blocks: How many it has.
         asks: What each of them asks for: a ``"size"``, a ``"dtype"``, ``"steps"`` in memory, ``"elements"``, a
             ``"class"``, or ``"identity"``; or that it enters a ``"context"``, catches ``"errors"``,
-            makes a ``"function"``, or an ``"object"``.
+            makes a ``"function"``, or an ``"object"``, or calls ``"sorted"``.
             By default nothing.
     """
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fxplug.capture.bytecode import read_once
 from fxplug.capture.conversions import CONVERSIONS
 from fxplug.capture.hazards import OF_SEQUENCES, Scan, scan_of
+from fxplug.capture.plain_assignments import assigns_elsewhere, names_uncalled
 from fxplug.capture.plain_contexts import begin_of_values, contexts_entered, without_handlers
 from fxplug.capture.world import modes_named
 from fxplug.ir.instructions import instructions_of
@@ -30,6 +31,7 @@ __all__ = [
     "reads_method",
     "reads_of",
     "reads_of_function",
+    "reads_of_plain_method",
 ]
 
 
@@ -68,6 +70,8 @@ class Reads(NamedTuple):
     """Whether it asks whether something is what a variable holds."""
     contexts: tuple[tuple[str, ...], ...] = ()
     """Names, as those of what is found, of what is called for a context that is entered."""
+    uncalled: frozenset[str] = frozenset()
+    """Names of globals that it reads, and may do something else with than to call them at once."""
     asked_for: frozenset[tuple[str, str]] = frozenset()
     """Names of its object, empty for itself, and of attributes of which it asks whether the value under them has it."""
 
@@ -99,6 +103,7 @@ _HARMLESS = frozenset(
         *("LOAD_CONST", "LOAD_SMALL_INT", "RETURN_CONST", "RETURN_VALUE", "STORE_FAST"),
         *("BINARY_OP", "COMPARE_OP", "UNARY_INVERT", "UNARY_NEGATIVE", "UNARY_NOT", "UNARY_POSITIVE"),
         *("LOAD_ASSERTION_ERROR", "RAISE_VARARGS"),
+        "STORE_ATTR",  # To what was looked at before.
         *(
             f"{prefix}_{name}"
             for prefix in ("BINARY", "INPLACE")
@@ -142,7 +147,7 @@ _ON_EXAMPLES = frozenset(
             "POP_JUMP_BACKWARD_IF_TRUE",
         ),
         *("COPY_FREE_VARS", "LOAD_CLOSURE", "MAKE_CELL", "MAKE_FUNCTION", "RETURN_GENERATOR", "STORE_SUBSCR"),
-        "YIELD_VALUE",
+        *("GET_YIELD_FROM_ITER", "JUMP_BACKWARD_NO_INTERRUPT", "SEND", "YIELD_VALUE"),
     }
 )
 """Those of values that may be containers which the program has made: what they do to traced ones is heard of."""
@@ -214,7 +219,7 @@ _OF_GETATTR = 3
 """How many arguments it is given where an attribute may be missing."""
 ATTRIBUTES_OF_TENSORS = frozenset({"T", "device", "dtype", "mT", "ndim", "shape"})
 """Attributes of tensors that have no code, and say nothing of gradients, memory or how they were made."""
-_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_AWAITING = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 @read_once
@@ -229,20 +234,26 @@ def reads_of_function(code: CodeType) -> Reads | None:
     return _read(code, None)
 
 
-def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads | None:
+@read_once
+def reads_of_plain_method(code: CodeType) -> Reads | None:
+    """Return the same for a method of a plain class, whose object holds what it assigns to it."""
+    return _read(code, None, holder=code.co_varnames[0]) if code.co_argcount else None
+
+
+def _read(
+    code: CodeType, own: str | None, *, holder: str | None = None, is_inner: bool = False
+) -> Reads | None:
     """Return what a function reads.
 
     Args:
         code: Of the function.
         own: Its parameter that is its object.
+        holder: That to which it may assign attributes.
         is_inner: Whether another one makes it: of a comprehension, of a ``def`` or of a ``lambda``.
     """
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    is_open = is_inner or (code.co_freevars in {(), _OF_CLASS} and not code.co_flags & _SUSPENDED)
-    if not is_open:
+    if not _is_read_alone(code, is_inner=is_inner):
         return None
-    if not code.co_argcount and code.co_flags & inspect.CO_VARARGS:
-        return None  # Its object may be among the others.
     scan = scan_of(code)
     if _asks_otherwise(scan) or (is_inner and "super" in scan.globals):  # That of its own first argument.
         return None
@@ -250,7 +261,12 @@ def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads |
     contexts = None if entries is None else contexts_entered(entries)
     if entries is None or contexts is None or (classes := _classes_named(entries, scan.globals)) is None:
         return None
-    reader = _Reader(own, classes, contexts, _called_with_stars(entries))
+    if contexts and code.co_flags & inspect.CO_GENERATOR:
+        return None  # Others would be in its contexts until it is asked for more.
+    if assigns_elsewhere(entries, holder) or (holder is not None and holder in code.co_cellvars):
+        return None
+    known = _called_with_stars(entries), names_uncalled(entries, classes)
+    reader = _Reader(own, classes, contexts, known)
     if scan.tests or scan.comparisons or inner or not scan.globals.isdisjoint(OF_CONTAINERS):
         reader.needs_examples = True
     if not all(map(reader.take, entries)):
@@ -258,13 +274,19 @@ def _read(code: CodeType, own: str | None, *, is_inner: bool = False) -> Reads |
     parts: list[Reads] = []
     for one in inner:
         name = own if own in one.co_freevars else None
-        # What a generator does is done where somebody asks it for more.
-        is_run_at_once = one.co_name in _COMPREHENSIONS or not one.co_flags & _SUSPENDED
-        part = _read(one, name, is_inner=True) if is_run_at_once else None
+        part = _read(one, name, is_inner=True)
         if part is None:
             return None
         parts.append(part)
     return reader.reads(parts)
+
+
+def _is_read_alone(code: CodeType, *, is_inner: bool) -> bool:
+    """Return whether a function closes over nothing of another one, awaits nothing, and names its parameters."""
+    if not (is_inner or code.co_freevars in {(), _OF_CLASS}) or code.co_flags & _AWAITING:
+        return False
+    # Its object may be among the others.
+    return bool(code.co_argcount) or not code.co_flags & inspect.CO_VARARGS
 
 
 def _asks_otherwise(scan: Scan) -> bool:
@@ -272,9 +294,6 @@ def _asks_otherwise(scan: Scan) -> bool:
     if scan.asks - _ASKED - {"type"} or scan.forwards or scan.is_blind:
         return True
     return any(modes_named(scan.names)) or not scan.names.isdisjoint(OF_SEQUENCES)
-
-
-_COMPREHENSIONS = frozenset({"<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"})
 
 
 def _classes_named(entries: list[dis.Instruction], names: Collection[str]) -> frozenset[int] | None:
@@ -351,14 +370,19 @@ class _Reader:
         own: The name of the first parameter, the object of a method.
         classes: Offsets at which names are read of classes that are asked for.
         contexts: The same of what is called for a context.
-        called: Offsets at which attributes are read that are called with ``*`` or ``**``.
+        known: Offsets at which attributes are read that are called with ``*`` or ``**``, and names of globals that are
+            not called at once.
     """
 
     def __init__(
-        self, own: str | None, classes: frozenset[int], contexts: frozenset[int], called: frozenset[int]
+        self,
+        own: str | None,
+        classes: frozenset[int],
+        contexts: frozenset[int],
+        known: tuple[frozenset[int], frozenset[str]],
     ) -> None:
         self._own = own
-        self._called_with_stars = called
+        self._called_with_stars, self._uncalled = known
         self._found: dict[tuple[str, ...], None] = {}
         self._classes: dict[tuple[str, ...], None] = {}
         self._contexts: dict[tuple[str, ...], None] = {}
@@ -435,7 +459,8 @@ class _Reader:
         more = frozenset(self._inherited), frozenset(self._optional), self._takes_apart
         rest = *of_values, *more, tuple(self._classes), self.needs_examples
         more = frozenset(self._delegated), self._hands_on, self._compares, tuple(self._contexts)
-        return Reads(called, tested, used, tuple(self._found), *rest, *more, frozenset(self._asked_for))
+        names = self._uncalled, frozenset(self._asked_for)
+        return Reads(called, tested, used, tuple(self._found), *rest, *more, *names)
 
     def _take_over(self, part: Reads) -> None:
         """Note what a function in this one reads."""
@@ -455,6 +480,7 @@ class _Reader:
             known.update(more)
         self._delegated |= part.delegated
         self._asked_for |= part.asked_for
+        self._uncalled |= part.uncalled
         self._takes_apart |= part.takes_apart
         self._hands_on |= part.hands_on
         self._compares |= part.compares

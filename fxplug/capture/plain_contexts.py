@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import inspect
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -80,8 +81,11 @@ def without_handlers(code: CodeType, entries: list[dis.Instruction]) -> list[dis
 
 
 def catches_errors(code: CodeType) -> bool:
-    """Return whether a function handles errors in another way than by leaving a context, and enters none."""
-    if not handlers_in(code):
+    """Return whether a function handles errors in another way than by leaving a context, and enters none.
+
+    Generators are left out: they get errors where nobody asks them for more.
+    """
+    if not handlers_in(code) or code.co_flags & inspect.CO_GENERATOR:
         return False
     entries = instructions_of(code)
     is_inside = any(entry.opname in {"BEFORE_WITH", "LOAD_SPECIAL"} for entry in entries)

@@ -29,6 +29,7 @@ from fxplug.capture.plain_code import (
     Reads,
     reads_of,
     reads_of_function,
+    reads_of_plain_method,
 )
 from fxplug.capture.plain_contexts import catches_errors, inside_of_contexts, is_context_as_written
 from fxplug.capture.plain_holdings import (
@@ -54,10 +55,11 @@ from fxplug.capture.plain_holdings import (
     iterates_as_torch,
     method_of_layer,
 )
+from fxplug.capture.plain_objects import functions_of_plain_class, is_plain_class
 from fxplug.capture.world import world_found_by, world_kept_by
 from fxplug.semantics.effects import method_computes
 from fxplug.semantics.internals import MODULES_OF_OPERATORS, assert_function
-from fxplug.semantics.kinds import TENSOR_METHODS
+from fxplug.semantics.kinds import TENSOR_METHODS, TENSOR_NAMES
 from fxplug.semantics.libraries import what_does
 
 if TYPE_CHECKING:
@@ -98,6 +100,10 @@ class PlainPart(NamedTuple):
     """Whether it enters contexts of torch."""
     catches: bool
     """Whether it handles errors: it is plain as long as none is raised."""
+    fields: frozenset[str]
+    """Names of attributes of values that it reads and tensors do not have: objects of the program have to."""
+    made: frozenset[type]
+    """Plain classes of which it makes objects."""
 
 
 def plain_parts(
@@ -146,7 +152,7 @@ def plain_parts(
             return None
         part, more = plain
         waiting += more
-        is_inner = owner is not None and owner is not receiver
+        is_inner = owner is not None and owner is not receiver and owner is not _OBJECT
         if is_inner and "training" in {*part.values, *code.co_names}:
             return None  # Of which module it reads it is not told.
         if enters:
@@ -165,6 +171,8 @@ def _plain_part(
     on_examples: bool,
 ) -> tuple[PlainPart, list[tuple[Any, Any]]] | None:
     """Return a plain function or method, and what it calls: functions, and of which objects these are methods."""
+    of_object = owner is _OBJECT
+    owner = None if of_object else owner
     # Where other code runs, too, that may change what the answers hang on.
     answers = _answers(code, function.__globals__, owner) if with_methods else ()
     live = live_code(code, answers)
@@ -172,7 +180,9 @@ def _plain_part(
     if catches:
         live = without_errors(live)
     is_method = owner is not None
-    reads = _reads(live, owner, is_function=on_examples and not is_method)
+    reads = (
+        _reads_of_object(function, live) if of_object else _reads(live, owner, on_examples and not is_method)
+    )
     if reads is None or not _may_read(function, owner, reads, with_methods, on_examples):
         return None
     inner: list[tuple[tuple[str, str], FunctionType, nn.Module]] = []
@@ -185,9 +195,10 @@ def _plain_part(
     helpers = _found_by(function, live, reads, code_of, with_math=with_methods)
     if helpers is None or (helpers and not on_examples):
         return None
+    made = frozenset([one for one in helpers if type(one) is type])
     if reads.goes_into_values and not (with_methods and _computes_with_values(reads, any_method=on_examples)):
         return None
-    more = [*((helper, None) for helper in helpers), *((method, module) for _, method, module in inner)]
+    more = _called_by_name(helpers) + [(method, module) for _, method, module in inner]
     if any((reads.called, reads.tested, reads.used, reads.looped, reads.inherited, reads.optional)):
         methods = None if owner is None else _methods_called(owner, reads, on_examples=on_examples)
         if methods is None:
@@ -206,7 +217,23 @@ def _plain_part(
     of_values = reads.methods | reads.attributes, handles_modules, hangs_on_inner
     rest = is_method, containers, reads.needs_examples or bool(inner), *of_values
     asks = reads.compares, bool(reads.contexts), catches
-    return PlainPart(function, code, called, values, live, answers, *rest, *asks), more
+    fields = reads.attributes - ATTRIBUTES_OF_TENSORS - _ASKED_FOR - TENSOR_METHODS
+    return PlainPart(function, code, called, values, live, answers, *rest, *asks, fields, made), more
+
+
+def _called_by_name(found: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Return functions, and those of plain classes, with the objects whose methods they are."""
+    called: list[tuple[Any, Any]] = []
+    for one in found:
+        is_class = type(one) is type
+        called += (
+            [(method, _OBJECT) for method in functions_of_plain_class(one)] if is_class else [(one, None)]
+        )
+    return called
+
+
+_OBJECT: Any = object()
+"""Stands for the object whose method a function of a plain class is."""
 
 
 def _may_read(
@@ -250,7 +277,7 @@ def _is_module_of_inner(owner: nn.Module, held: str, name: str) -> bool:
     return holds_module(owner, held) and holds_module(owner.__dict__["_modules"][held], name)
 
 
-def _reads(code: CodeType, owner: Any, *, is_function: bool) -> Reads | None:
+def _reads(code: CodeType, owner: Any, is_function: bool) -> Reads | None:  # noqa: FBT001 - as in `plain_parts`
     """Return what a function or method reads; None where it is no plain one."""
     if is_function:
         return reads_of_function(code)
@@ -258,6 +285,17 @@ def _reads(code: CodeType, owner: Any, *, is_function: bool) -> Reads | None:
     kind = type(owner)
     is_known = owner is not None and is_library_class(kind) and not is_layer_of_torch(kind)
     return None if is_known else reads_of(code)
+
+
+def _reads_of_object(function: FunctionType, code: CodeType) -> Reads | None:
+    """Return what a method of a plain class reads; None where it is no plain one."""
+    reads = reads_of_plain_method(code)
+    if reads is None or not reads.inherited:
+        return reads
+    # What ``super()`` finds is a method of a plain class, too, or what all objects have.
+    is_known = all(name == "__init__" or not name.startswith("__") for name in reads.inherited)
+    is_found = is_known and function.__globals__.get("super", super) is super
+    return reads._replace(inherited=frozenset()) if is_found else None
 
 
 def _computes_with_values(reads: Reads, *, any_method: bool) -> bool:
@@ -268,8 +306,8 @@ def _computes_with_values(reads: Reads, *, any_method: bool) -> bool:
         any_method: Whether it may call any method: those of traced values are looked at when they were recorded.
     """
     attributes = reads.attributes - ATTRIBUTES_OF_TENSORS
-    if any_method:
-        return attributes - _ASKED_FOR <= TENSOR_METHODS
+    if any_method:  # Other attributes have to be those of objects that the program makes.
+        return (attributes - _ASKED_FOR - TENSOR_METHODS).isdisjoint(TENSOR_NAMES)
     return not attributes and all(map(method_may_stay, reads.methods))
 
 
@@ -344,7 +382,7 @@ def _found_by(
     *,
     with_math: bool,
 ) -> list[Any] | None:
-    """Return the functions of the program that a function finds among globals.
+    """Return the functions and classes of the program that a function finds among globals.
 
     Args:
         function: The function, whose defaults have to be constants.
@@ -354,7 +392,8 @@ def _found_by(
         with_math: Whether functions of ``math`` are as those of torch, where they are read off the module.
 
     Returns:
-        These; None where it finds something else than functions, and those of torch that compute.
+        These, and the plain classes of which it makes objects; None where it finds something else than functions, and
+        those of torch that compute.
     """
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     if any(type(value) not in CONSTANTS for value in defaults):
@@ -371,9 +410,17 @@ def _found_by(
     known = _quiet.get(key)
     if known is not None and len(known[1]) == len(values) and all(map(is_, known[1], values)):
         return []
-    others = [value for value in values if not (function_may_stay(value) or what_does(value) in _COMPUTING)]
-    if not all(_is_of_program(inside_of_contexts(value, code_of)) for value in others):
-        return None
+    found = [
+        (chain, value)
+        for chain, value in zip(reads.found, values, strict=True)
+        if not (function_may_stay(value) or what_does(value) in _COMPUTING)
+    ]
+    others = [value for _, value in found]
+    for chain, value in found:
+        # A class may only be called where it is found: its functions are methods of its objects then, and of no others.
+        is_made = len(chain) == 1 and chain[0] not in reads.uncalled and is_plain_class(value)
+        if not (is_made or _is_of_program(inside_of_contexts(value, code_of))):
+            return None
     names = scan_of(code).names
     if any(True for _ in world_found_by(namespace, names)) or any(
         True for _ in world_kept_by(function, None, names)
@@ -390,7 +437,8 @@ _COMPUTING = frozenset({"computes", "draws in training", "drops in training"})
 def _is_settled_class(namespace: dict[str, Any], chain: tuple[str, ...]) -> bool:
     """Return whether names lead to a class, and to ask whether something is of it runs nothing of a program."""
     value = _value_at(namespace, chain)
-    return any(value is one for one in _CLASSES) or (type(value) is type and is_layer_of_torch(value))
+    is_layer = type(value) is type and is_layer_of_torch(value)
+    return is_layer or any(value is one for one in _CLASSES) or is_plain_class(value)
 
 
 def _value_at(namespace: dict[str, Any], chain: tuple[str, ...]) -> Any:
@@ -417,6 +465,8 @@ def _resolved(namespace: dict[str, Any], chain: tuple[str, ...], *, with_math: b
         return vars(math).get(others[0])
     if not others and first in _BUILTINS:
         return None if first in namespace else _BUILTINS[first]
+    if not others and is_plain_class(value):
+        return value
     is_single = type(value) in _FUNCTIONS and getattr(value, "__self__", None) is not math
     if not others and not (is_single or value is OrderedDict or type(value) in _NUMBERS):
         return None

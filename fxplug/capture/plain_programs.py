@@ -23,6 +23,7 @@ from fxplug.capture.plain_modules import (
     may_be_values,
     tables_of_containers,
 )
+from fxplug.capture.plain_objects import codes_of_plain_class, names_of_plain_class
 from fxplug.semantics.internals import global_hook_tables, is_run_as_written
 from fxplug.semantics.kinds import TENSOR_METHODS, TENSOR_NAMES
 
@@ -104,7 +105,11 @@ def plain_program(
         return None
     if any(part.compares for part in found) and not all(map(_reads_objects_of_their_own, found)):
         return None
-    codes: set[int] = set()
+    fields = frozenset[str]().union(*[part.fields for part in found])
+    made = frozenset[type]().union(*[part.made for part in found])
+    if fields and not fields <= frozenset[str]().union(*map(names_of_plain_class, made)):
+        return None
+    codes = set[int]().union(*map(codes_of_plain_class, made))
     codes.update(*[scan_of(part.code).codes for part in found])
     catching = {id(part.function): part for part in found if part.catches}
     codes.update(id(letting_errors_through(part.code)) for part in catching.values())

@@ -1302,6 +1302,9 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 inner = None if unwrap is None else unwrap(module)
                 if inner is not None and inner is not module:
                     return self.on_module_call(inner, args, kwargs)
+                ask = self.policy.is_leaf_module
+                if ask is not None and ask(module, path, self.context) and not self._entered.enters(module):
+                    return self._record_other_leaf(path, module, args, kwargs)
                 return self._enter_plainly(path, module, args, kwargs)
             if treated == "layer in question":
                 ask = self.policy.is_leaf_module
@@ -1344,11 +1347,10 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             answer = ask(module, path, self.context) if ask is not None else None
             is_leaf = treated in _LEAVES if answer is None else answer
             if is_leaf and not self._entered.enters(module):
-                self._states.check_call(module, path)
-                proxy = self._record_leaf(path, module, args, kwargs)
                 if treated not in _LAYERS:
-                    self._note_other_leaf(path, module, proxy)
-                return proxy
+                    return self._record_other_leaf(path, module, args, kwargs)
+                self._states.check_call(module, path)
+                return self._record_leaf(path, module, args, kwargs)
             if treated in _LAYERS:
                 return self._enter_layer(path, module, args, kwargs)
         return self.enter_module(path, module, partial(original_call, module), args, kwargs)
@@ -1385,16 +1387,21 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             return self._look_through(path, layer, args, kwargs)
         return self.enter_module(path, layer, partial(original_call, layer), args, kwargs)
 
-    def _note_other_leaf(self, path: str, module: nn.Module, result: Proxy) -> None:
-        """Take note of the call of a module that stays whole and may do more than a layer.
+    def _record_other_leaf(
+        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Proxy:
+        """Record the call of a module that stays whole and may do more than a layer.
 
         Raises:
             TraceError: It is none of torch, and may change what is not heard of, where plain programs alone are traced.
         """
+        self._states.check_call(module, path)
+        result = self._record_leaf(path, module, args, kwargs)
         if self.traces_plain_alone and not is_layer_of_torch(type(module)):
             raise TraceError(f"Cannot trace: {path!r} may do more than to compute.")
         check_result(self, result)
         self._whole[path] = module
+        return result
 
     def _inside(self, module: nn.Module, treated: str) -> nn.Module:
         """Return what is inside of a wrapper, any other module itself."""
@@ -1435,7 +1442,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def _enters_plainly(self, kind: type[nn.Module]) -> bool:
         """Return whether modules of a class, which are no leaves, only have their forwards run."""
-        is_own = self._is_plain and self._calls_plainly and self.policy.is_leaf_module is None
+        is_own = self._is_plain and self._calls_plainly
         return is_own and is_called_as_modules_are(kind) and not is_layer_of_torch(kind)
 
     def _call_as_replaced(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -38,7 +38,7 @@ def module_effect(module: nn.Module, node: Node | None = None) -> Effect:
             registered = registered(node, part) if node is not None else UNKNOWN
         if registered is not None:
             effect = effect.join(registered)
-        elif not str(type(part).__module__).startswith("torch.nn.modules."):
+        elif not _is_torchs(type(part)):
             return UNKNOWN
         elif (own := _own_effect(part)) is not PURE:
             effect = own if effect is PURE else effect.join(own)
@@ -115,6 +115,7 @@ def compute_alone(modules: Iterable[nn.Module]) -> bool:
         modules: Modules without hooks and without a forward of their own.
     """
     classes: dict[type, tuple[_Traits | None, int]] = {}
+    called: set[type] = set()
     # The same here.
     for module in modules:
         kind, own = module.__class__, module.__dict__
@@ -123,7 +124,7 @@ def compute_alone(modules: Iterable[nn.Module]) -> bool:
         known, count = classes[kind]
         if len(own) != count:  # It has something of its own.
             known = _traits_of_layer(module)
-        if known is None or (known is _CALLING and not _calls_layers_alone(module)):
+        if known is None or (known is _CALLING and not _calls_layers_alone(module, called)):
             return False
         # One with a largest norm writes to its weights.
         if known is _LOOKING_UP and own.get("max_norm") is not None:
@@ -150,16 +151,29 @@ _CALLERS = frozenset(
 )
 
 
-def _calls_layers_alone(module: nn.Module) -> bool:
-    """Return whether a layer that calls what it holds, calls layers and functions of torch and nothing else."""
-    for part in module.modules():
-        kind = type(part)
-        if not str(kind.__module__).startswith("torch.nn.modules.") or effects.target_entry(kind) is not None:
-            return False
-        others = [value for value in vars(part).values() if callable(value)]
+def _calls_layers_alone(module: nn.Module, known: set[type]) -> bool:
+    """Return whether a layer that calls what it holds, calls layers and functions of torch and nothing else.
+
+    Args:
+        module: The layer.
+        known: Classes of torch of which nobody has said what their calls do. Others are added.
+    """
+    waiting = [module]
+    for part in waiting:
+        kind, own = type(part), part.__dict__
+        if kind not in known:
+            if not _is_torchs(kind) or effects.target_entry(kind) is not None:
+                return False
+            known.add(kind)
+        others = [value for value in own.values() if callable(value)]
         if any(value is not nn.functional.relu and value is not nn.functional.gelu for value in others):
             return False
+        waiting += [inner for inner in own["_modules"].values() if inner is not None]
     return True
+
+
+def _is_torchs(kind: type[nn.Module]) -> bool:
+    return str(kind.__module__).startswith("torch.nn.modules.")
 
 
 _OF_PROGRAM: _Traits = (None, False)
@@ -169,8 +183,7 @@ _OF_PROGRAM: _Traits = (None, False)
 def _traits_of_layer(module: nn.Module) -> _Traits | None:
     """Return what `_traits_of_calls` says of the class of a module; None also for layers that call what they hold."""
     kind = type(module)
-    is_torchs = str(kind.__module__).startswith("torch.nn.modules.")
-    if not is_torchs or issubclass(kind, (nn.Sequential, nn.ModuleList, nn.ModuleDict)):
+    if not _is_torchs(kind) or issubclass(kind, (nn.Sequential, nn.ModuleList, nn.ModuleDict)):
         return _OF_PROGRAM
     if kind in _CALLERS:
         return _CALLING
@@ -219,7 +232,7 @@ _calls: tuple[object, weakref.WeakKeyDictionary[type, _Traits | None]] = (None, 
 
 
 def _found_traits(kind: type[nn.Module]) -> _Traits | None:
-    is_torchs = str(kind.__module__).startswith("torch.nn.modules.") and not issubclass(kind, nn.Sequential)
+    is_torchs = _is_torchs(kind) and not issubclass(kind, nn.Sequential)
     if not is_torchs or _is_anything_said(kind):
         return None
     updates, draws, always_draws, in_place, max_norm = _traits(kind)

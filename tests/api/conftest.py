@@ -97,11 +97,15 @@ def recorded():
 
     def nodes_of(captured):
         # ``count *= 2`` of a number is recorded as it stands there, or as what it does.
-        alike = {"imul": "mul", "isub": "sub"}
+        alike = {"imul": "mul", "isub": "sub", "iadd": "add_"}
         names = [getattr(node.target, "__name__", str(node.target)) for node in captured.graph.nodes]
         # A weight is the same in each context.
         regions = [() if node.op == "get_attr" else node.region for node in captured.graph.nodes]
-        ops = [node.op for node in captured.graph.nodes]
+        # So is ``x += y`` of an attribute.
+        ops = [
+            "call_method" if name == "iadd" else node.op
+            for node, name in zip(captured.graph.nodes, names, strict=True)
+        ]
         return list(zip(ops, [alike.get(name, name) for name in names], regions, strict=True))
 
     return nodes_of

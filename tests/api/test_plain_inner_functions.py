@@ -22,6 +22,17 @@ class Net(nn.Module):
         self.weight = nn.Parameter(torch.linspace(1, 2, 4))
         self.factor, self.yes = 3, True
 
+    def steps(self, x):
+        for layer in (self.layer, self.other):
+            x = layer(x)
+            yield x
+        yield from multiples(x)
+
+
+def multiples(x):
+    for by in (2, 3):
+        yield x * by
+
 
 def net_of(forward):
     torch.manual_seed(0)
@@ -113,7 +124,30 @@ def asks_with_a_class(self, x):
     return doubled(self.layer(x))
 
 
+def yields(self, x):
+    def parts(y):
+        yield y
+        yield y * 2
+
+    return sum(parts(self.layer(x)))
+
+
+def goes_through_a_generator(self, x):
+    found = [*self.steps(x)]
+    return found[0] + found[1] * found[2] / found[3]
+
+
+def stops_in_the_middle(self, x):
+    for part in self.steps(x):
+        if part.shape[-1] == 4:
+            return part
+    return x
+
+
 PLAIN = [
+    yields,
+    goes_through_a_generator,
+    stops_in_the_middle,
     closes_over_a_value,
     closes_over_the_module,
     a_lambda,
@@ -165,12 +199,45 @@ def is_given_the_module(self, x):
     return of(self, x)
 
 
-def yields(self, x):
-    def parts(y):
-        yield y
-        yield y * 2
+def yields_in_a_try(self, x):
+    found = []
 
-    return sum(parts(self.layer(x)))
+    def parts(y):
+        try:
+            yield y
+            yield y * 2
+        finally:
+            found.append(y * 3)
+
+    for part in parts(self.layer(x)):
+        found.append(part)
+        break
+    del part
+    return sum(found)
+
+
+def closes_up(parts, found):
+    try:
+        yield from parts
+    finally:
+        found.append(parts[0])
+
+
+def goes_through_a_part(self, x):
+    found = []
+    for part in closes_up([self.layer(x), x], found):
+        found.append(part)
+        break
+    return sum(found)
+
+
+def yields_in_a_context(self, x):
+    def parts(y):
+        with torch.no_grad():
+            yield y
+            yield y * 2
+
+    return sum(self.layer(part) for part in parts(x))
 
 
 def sets_an_attribute(self, x):
@@ -214,7 +281,9 @@ def makes_a_class(self, x):
     [
         notes_its_calls,
         is_given_the_module,
-        yields,
+        yields_in_a_context,
+        yields_in_a_try,
+        goes_through_a_part,
         sets_an_attribute,
         handles_errors,
         is_handed_to_a_tensor,

@@ -39,6 +39,7 @@ from fxplug_quant.options import (
     WeightInt4Options,
     WeightInt8Options,
 )
+from fxplug_quant.packing import PackingModule
 from fxplug_quant.smoothing import Smooth
 from fxplug_quant.static import StaticInt8, WeightInt4, WeightInt8
 from fxplug_quant.static_layers import Int8Conv, Int8ConvTranspose, Int8Linear
@@ -84,6 +85,8 @@ _LAYERS: dict[str, type[nn.Module]] = {
 }
 """Name in files -> class."""
 _CLASSES = tuple(_LAYERS.values())
+_BASES = (PackingModule, Int8Embedding, AsIntegers, AttentionMask)
+"""What these derive from, and nothing else does: each trace asks for each module, and four classes are asked sooner."""
 
 
 @hookimpl
@@ -246,4 +249,4 @@ def fxplug_register_storage_targets() -> Iterable[StorageTargetRecord]:
 @hookimpl
 def fxplug_is_leaf_module(module: nn.Module) -> bool | None:
     """Keep int8 layers whole when a quantized model is traced again."""
-    return True if isinstance(module, _CLASSES) else None
+    return True if isinstance(module, _BASES) else None
