@@ -218,6 +218,10 @@ def _plain_part(
     rest = is_method, containers, reads.needs_examples or bool(inner), *of_values
     asks = reads.compares, bool(reads.contexts), catches
     fields = reads.attributes - ATTRIBUTES_OF_TENSORS - _ASKED_FOR - TENSOR_METHODS
+    if any(
+        function.__globals__.get(first) is torch and rest in _NAMES_OF_DTYPES for first, *rest in reads.found
+    ):
+        fields -= _SAID_OF_DTYPES
     return PlainPart(function, code, called, values, live, answers, *rest, *asks, fields, made), more
 
 
@@ -396,7 +400,7 @@ def _found_by(
         those of torch that compute.
     """
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-    if any(type(value) not in CONSTANTS for value in defaults):
+    if any(type(value) not in CONSTANTS and type(value) is not torch.dtype for value in defaults):
         return None
     namespace = function.__globals__
     if reads.optional and "getattr" in namespace:
@@ -507,7 +511,7 @@ def function_may_stay(value: Any) -> bool:
         # Only what was read off the module is a function of ``math`` here, where the tracer hears of its calls.
         return value.__self__ is math or value.__module__ in MODULES_OF_OPERATORS
     if kind is type:
-        return value in _BUILTINS.values() or value is OrderedDict
+        return value in _BUILTINS.values() or value is OrderedDict or value in _OF_DTYPES
     return kind in {int, float, bool, torch.dtype} or is_member(value)
 
 
@@ -638,5 +642,9 @@ def _answer(condition: Condition, namespace: dict[str, Any], receiver: Any) -> b
 
 _OF_COMPILERS: tuple[Any, ...] = (vars(torch.jit)["is_scripting"], vars(torch.jit)["is_tracing"])
 """Functions that tell who else runs code, and are asked in each trace."""
+_OF_DTYPES = (torch.finfo, torch.iinfo)
+"""What says of a dtype which numbers it has. It takes no traced value for one."""
+_NAMES_OF_DTYPES = frozenset((kind.__name__,) for kind in _OF_DTYPES)
+_SAID_OF_DTYPES = frozenset(name for kind in _OF_DTYPES for name in vars(kind) if not name.startswith("_"))
 _FURTHER = (*_OF_COMPILERS, assert_function)
 """Functions of torch that may be called, besides those that compute."""

@@ -135,9 +135,24 @@ def counts_on(self, x):
     return self.layer(x) * count
 
 
+def asks_what_a_dtype_holds(self, x):
+    scores = self.layer(x)
+    return scores.masked_fill(x > 0, torch.finfo(scores.dtype).min) + torch.iinfo(torch.int8).bits
+
+
+def takes_a_dtype_unless_told(self, x):
+    return masked(self.layer(x)) + masked(x, torch.float64)
+
+
+def masked(x, dtype=torch.float32):
+    return x.to(dtype).clamp(torch.finfo(dtype).eps)
+
+
 @pytest.mark.parametrize(
     "forward",
     [
+        asks_what_a_dtype_holds,
+        takes_a_dtype_unless_told,
         wonders_whether_it_has_something,
         reads_a_property,
         asks_a_property,

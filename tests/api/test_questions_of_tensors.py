@@ -86,6 +86,9 @@ QUESTIONS = {
     "text": lambda net, x: str(x.dtype) == "torch.float32",
     "result_type": lambda net, x: torch.result_type(x, 1.5) == torch.float32,
     "finfo": lambda net, x: torch.finfo(x.dtype).bits == 32,
+    "finfo of a result": lambda net, x: torch.finfo((x * 2).dtype).eps < 1e-6,
+    "finfo as a number": lambda net, x: (x + torch.finfo(x.dtype).min).isinf().any(),
+    "iinfo": lambda net, x: torch.iinfo((x > 1).to(torch.int8).dtype).max > 200,
     "attribute": lambda net, x: hasattr(x, "name_of_my_own"),
 }
 
@@ -102,7 +105,7 @@ LISTENED_TO = {
         "tolist",
         "is a view",
     ),
-    *("result_type", "finfo", "is_leaf", "attribute", "grad", "grad in an if", "grad twice", "grad_fn"),
+    *("result_type", "is_leaf", "attribute", "grad", "grad in an if", "grad twice", "grad_fn"),
 }
 """Those questions for which a program has to be listened to."""
 
