@@ -217,22 +217,23 @@ def _plain_part(
     of_values = reads.methods | reads.attributes, handles_modules, hangs_on_inner
     rest = is_method, containers, reads.needs_examples or bool(inner), *of_values
     asks = reads.compares, bool(reads.contexts), catches
-    fields = reads.attributes - ATTRIBUTES_OF_TENSORS - _ASKED_FOR - TENSOR_METHODS
-    if any(
-        function.__globals__.get(first) is torch and rest in _NAMES_OF_DTYPES for first, *rest in reads.found
-    ):
-        fields -= _SAID_OF_DTYPES
+    fields = _fields_read(function, reads)
     return PlainPart(function, code, called, values, live, answers, *rest, *asks, fields, made), more
+
+
+def _fields_read(function: FunctionType, reads: Reads) -> frozenset[str]:
+    """Return the names of attributes of values that a function reads, and neither tensors have nor what it finds."""
+    fields = reads.attributes - ATTRIBUTES_OF_TENSORS - _ASKED_FOR - TENSOR_METHODS
+    found = [chain[1:] for chain in reads.found if function.__globals__.get(chain[0]) is torch]
+    return fields if _NAMES_OF_DTYPES.isdisjoint(found) else fields - _SAID_OF_DTYPES
 
 
 def _called_by_name(found: Iterable[Any]) -> list[tuple[Any, Any]]:
     """Return functions, and those of plain classes, with the objects whose methods they are."""
-    called: list[tuple[Any, Any]] = []
-    for one in found:
-        is_class = type(one) is type
-        called += (
-            [(method, _OBJECT) for method in functions_of_plain_class(one)] if is_class else [(one, None)]
-        )
+    called: list[tuple[Any, Any]] = [(one, None) for one in found if type(one) is not type]
+    for kind in found:
+        if type(kind) is type:
+            called += [(method, _OBJECT) for method in functions_of_plain_class(kind)]
     return called
 
 
