@@ -31,9 +31,10 @@ from fxplug.semantics.internals import (
 )
 from fxplug.semantics.libraries import what_does
 from fxplug.semantics.shapes.abstract import ABSTRACT, AbstractFlags, AbstractTensor, UnknownShapeError
+from fxplug.semantics.shapes.composites import shape_of_call
 from fxplug.semantics.shapes.functions import FUNCTIONS, METHODS, METHODS_OF_FLAGS, are_intact
 from fxplug.semantics.shapes.integers import CREATING, compute, holds_tensors, known_value
-from fxplug.semantics.shapes.layers import shape_of_attention, shape_of_layer
+from fxplug.semantics.shapes.layers import LAYERS
 from fxplug.semantics.shapes.operands import new_tensor
 from fxplug.semantics.shapes.reading import converted, read_attribute
 
@@ -163,7 +164,12 @@ class Shapes:
         while node not in values:
             if at is begin:
                 layer, given, first, at, result = calls[self._count]
-                value = shape_of_layer(layer, values[given], dtype)
+                apply = LAYERS.get(layer.__class__)
+                value: Any
+                if apply is None:
+                    value = shape_of_call(layer, (values[given],), {}, dtype)
+                else:
+                    value = apply(layer, values[given], dtype)
                 if first._region:
                     self._note_region(first)
                 if self._enters and value is values[given] and type(layer) not in PASSING:
@@ -217,7 +223,7 @@ class Shapes:
         if op == "output":
             return None
         if op == "call_module":
-            return shape_of_attention(module_at(self._root, str(target)), args, kwargs, self.dtype)
+            return shape_of_call(module_at(self._root, str(target)), args, kwargs, self.dtype)
         if target in CREATING or (self._has_integers and holds_tensors((*args, *kwargs.values()))):
             return self._noted(compute(op, target, args, kwargs), "own")
         return self._shape(op, target, args, kwargs)

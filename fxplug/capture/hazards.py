@@ -534,7 +534,8 @@ def _named_in(base: type, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
     wanted = held.keys() & names
     if not is_of_library(base.__module__):
         wanted.update(_implied_in(base))
-    return ((name, held[name]) for name in wanted)
+    # What is implied was found before, and may be gone.
+    return ((name, held[name]) for name in wanted if name in held)
 
 
 def _methods(

@@ -24,6 +24,7 @@ from fxplug.capture.sources import is_asked_by_program, is_installed, place_in_p
 from fxplug.capture.state import class_error
 from fxplug.capture.stateful import STATEFUL_USES, refuse_moved_state
 from fxplug.capture.unseen import missed_function
+from fxplug.capture.world import asks_default_dtype
 from fxplug.capture.writes import writes_of
 from fxplug.errors import TraceError
 from fxplug.execute import GraphModule
@@ -337,6 +338,8 @@ class StateKeeper:
         if "training" in names:
             self._readers.append((function, code, owner))
         self._names_forward = self._names_forward or not names.isdisjoint(FORWARDS)
+        if "finfo" in names and asks_default_dtype(code):
+            self._surroundings.note_mode("get_default_dtype", (), torch.get_default_dtype())
         if self._draws is not None:
             self._draws.note_function(function, names)
         if not names.isdisjoint(CHANGING_GRADIENTS):

@@ -18,7 +18,7 @@ from fxplug.capture.conversions import CONVERSIONS
 from fxplug.capture.hazards import OF_SEQUENCES, Scan, scan_of
 from fxplug.capture.plain_assignments import assigns_elsewhere, names_uncalled
 from fxplug.capture.plain_contexts import begin_of_values, contexts_entered, without_handlers
-from fxplug.capture.world import modes_named
+from fxplug.capture.world import asks_default_dtype, modes_named
 from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:
@@ -255,7 +255,9 @@ def _read(
     if not _is_read_alone(code, is_inner=is_inner):
         return None
     scan = scan_of(code)
-    if _asks_otherwise(scan) or (is_inner and "super" in scan.globals):  # That of its own first argument.
+    if _asks_otherwise(code, scan) or (
+        is_inner and "super" in scan.globals
+    ):  # That of its own first argument.
         return None
     entries = without_handlers(code, list(instructions_of(code)))
     contexts = None if entries is None else contexts_entered(entries)
@@ -289,9 +291,11 @@ def _is_read_alone(code: CodeType, *, is_inner: bool) -> bool:
     return bool(code.co_argcount) or not code.co_flags & inspect.CO_VARARGS
 
 
-def _asks_otherwise(scan: Scan) -> bool:
+def _asks_otherwise(code: CodeType, scan: Scan) -> bool:
     """Return whether a function asks, or calls, in ways that nobody hears of in a plain program."""
     if scan.asks - _ASKED - {"type"} or scan.forwards or scan.is_blind:
+        return True
+    if "finfo" in scan.names and asks_default_dtype(code):
         return True
     return any(modes_named(scan.names)) or not scan.names.isdisjoint(OF_SEQUENCES)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import reprlib
 from types import FunctionType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +20,7 @@ from fxplug.ir.instructions import instructions_of
 from fxplug.semantics.kinds import TENSOR_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from types import CodeType
 
 __all__ = ["codes_of_plain_class", "functions_of_plain_class", "is_plain_class", "names_of_plain_class"]
@@ -69,7 +70,7 @@ def _functions_in(kind: Any) -> list[FunctionType] | None:
         if is_other or is_library_class(base) or not _has_plain_fields(base):
             return None
         for name, value in base.__dict__.items():
-            if _is_of_python(name, value, is_tuple=is_tuple):
+            if _is_of_python(name, value, base.__dict__.get(_FIELDS, ()), is_tuple=is_tuple):
                 continue
             is_getter = type(value) is property and value.fset is None and value.fdel is None
             function = value.fget if is_getter else value
@@ -81,30 +82,50 @@ def _functions_in(kind: Any) -> list[FunctionType] | None:
     return found
 
 
-def _is_of_python(name: str, value: Any, *, is_tuple: bool) -> bool:
-    """Return whether something in a class was put there by Python, and runs nothing of a program."""
+def _is_of_python(name: str, value: Any, fields: Collection[str], *, is_tuple: bool) -> bool:
+    """Return whether something in a class was put there by Python, and runs nothing of a program.
+
+    Args:
+        name: Under which it is there.
+        value: What it is.
+        fields: The names of those of a dataclass.
+        is_tuple: Whether it is the class of a named tuple.
+    """
     kind = type(value)
     if kind is MemberDescriptorType or (is_tuple and kind is _Field):
         return True
     function = value.__func__ if kind in {classmethod, staticmethod} else value
     if type(function) is not FunctionType:
         return name in _OF_CLASSES and kind is not property and kind.__module__ in _OF_PYTHON
-    inside: Any = function.__dict__.get("__wrapped__", function)
-    code: Any = getattr(inside, "__code__", None)
+    code = function.__code__
     if is_tuple and name in _OF_TUPLES:
-        return code.co_filename == collections.__file__ or (code.co_filename, code.co_name) == _NEW
-    # A dataclass assigns fields, compares what its objects hold, and makes a text of that.
-    return getattr(code, "co_filename", "") == "<string>" and code.co_qualname.startswith(_OF_DATACLASSES)
+        is_new = name == "__new__" and (code.co_filename, code.co_name) == _NEW
+        return code.co_filename == collections.__file__ or (
+            is_new and _are_constants(function.__defaults__ or ())
+        )
+    return name in _OF_DATACLASSES and _is_made_for_fields(function, fields)
+
+
+def _is_made_for_fields(function: FunctionType, fields: Collection[str]) -> bool:
+    """Return whether Python has made a function for a dataclass: it names fields, and what it compares them with."""
+    code = function.__code__
+    if code.co_filename in _AROUND_TEXTS:  # It looks whether an object is part of itself.
+        inside: Any = function.__dict__.get("__wrapped__")
+        return type(inside) is FunctionType and _is_made_for_fields(inside, fields)
+    is_made = code.co_filename == "<string>" and getattr(code, "co_qualname", "").startswith(_MAKER)
+    return is_made and all(name in fields or name in _NAMED_IN_MADE for name in code.co_names)
 
 
 def _has_plain_fields(kind: type) -> bool:
-    """Return whether the fields of a dataclass are given, constants, or new containers; True of other classes."""
+    """Return whether fields that are not given are constants or new containers; True of classes without fields."""
     fields: Iterable[Any] = kind.__dict__.get(_FIELDS, {}).values()
-    return all(
-        (field.default is dataclasses.MISSING or is_constant(field.default))
-        and field.default_factory in _FACTORIES
-        for field in fields
-    )
+    defaults = [field.default for field in fields if field.default is not dataclasses.MISSING]
+    defaults += kind.__dict__.get("_field_defaults", {}).values()
+    return _are_constants(defaults) and all(field.default_factory in _FACTORIES for field in fields)
+
+
+def _are_constants(values: Iterable[Any]) -> bool:
+    return all(map(is_constant, values))
 
 
 _FIELDS = "__dataclass_fields__"
@@ -119,8 +140,8 @@ _Field: type = type(vars(_Sample)["value"])
 _OF_CLASSES = frozenset(
     {
         *("__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__", "__doc__"),
-        *("__firstlineno__", "__hash__", "__match_args__", "__module__", "__orig_bases__", "__slots__"),
-        *("__static_attributes__", "__weakref__", "_field_defaults", "_fields"),
+        *("__firstlineno__", "__hash__", "__match_args__", "__module__", "__orig_bases__", "__slotnames__"),
+        *("__slots__", "__static_attributes__", "__weakref__", "_field_defaults", "_fields"),
     }
 )
 _OF_PYTHON = frozenset({"builtins", "dataclasses"})
@@ -129,7 +150,38 @@ _OF_TUPLES = frozenset(
 )
 _NEW = "<string>", "<lambda>"
 """Of what the code of ``__new__`` of a named tuple is, and its name."""
-_OF_DATACLASSES = "__create_fn__.<locals>."
+_OF_DATACLASSES = frozenset(
+    {
+        *(
+            "__delattr__",
+            "__eq__",
+            "__ge__",
+            "__gt__",
+            "__hash__",
+            "__init__",
+            "__le__",
+            "__lt__",
+            "__repr__",
+        ),
+        "__setattr__",
+    }
+)
+_MAKER = "__create_fn__.<locals>."
+_AROUND_TEXTS = (dataclasses.__file__, reprlib.__file__)
+_NAMED_IN_MADE = frozenset(
+    {
+        *(
+            "FrozenInstanceError",
+            "NotImplemented",
+            "__class__",
+            "__delattr__",
+            "__post_init__",
+            "__qualname__",
+        ),
+        *("__setattr__", "cls", "hash", "super", "type"),
+    }
+)
+"""What functions of dataclasses name besides fields."""
 _RUN_BY_PYTHON = frozenset({"__bool__", "__call__", "__getitem__", "__init__", "__len__", "__post_init__"})
 """What a class may say of its objects that is not called by its name: it is read as its methods are."""
 

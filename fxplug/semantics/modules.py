@@ -158,7 +158,7 @@ def _calls_layers_alone(module: nn.Module, known: set[type]) -> bool:
         module: The layer.
         known: Classes of torch of which nobody has said what their calls do. Others are added.
     """
-    waiting = [module]
+    waiting, seen = [module], {id(module)}
     for part in waiting:
         kind, own = type(part), part.__dict__
         if kind not in known:
@@ -168,7 +168,9 @@ def _calls_layers_alone(module: nn.Module, known: set[type]) -> bool:
         others = [value for value in own.values() if callable(value)]
         if any(value is not nn.functional.relu and value is not nn.functional.gelu for value in others):
             return False
-        waiting += [inner for inner in own["_modules"].values() if inner is not None]
+        below = [inner for inner in own["_modules"].values() if inner is not None and id(inner) not in seen]
+        seen.update(map(id, below))
+        waiting += below
     return True
 
 

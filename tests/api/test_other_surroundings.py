@@ -49,6 +49,9 @@ QUESTIONS = {
     "product": lambda net, x: (x @ x.T).dtype == torch.float32,
     "layer": lambda net, x: net.layer(x).dtype == torch.float32,
     "get_default_dtype": lambda net, x: torch.get_default_dtype() == torch.float32,
+    "finfo": lambda net, x: torch.finfo().bits == 32,
+    "finfo of the default": lambda net, x: torch.finfo(torch.get_default_dtype()).eps < 1e-6,
+    "finfo of what is made": lambda net, x: torch.finfo(torch.ones(1).dtype).bits == 32,
     "ones": lambda net, x: torch.ones(1).dtype == torch.float32,
     "tensor": lambda net, x: torch.tensor(1.0).dtype == torch.float32,
     "full": lambda net, x: torch.full((1,), 1.0).dtype == torch.float32,
@@ -120,6 +123,8 @@ LISTENED_TO = {
         "asks: how many",
         "asks: gradients of its own",
         "asks: is_leaf",
+        "asks: finfo",
+        "asks: finfo of the default",
     ),
     *("gives: number", "gives: new numbers", "gives: as many", "gives: parts", "gives: pieces"),
 }

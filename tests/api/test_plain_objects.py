@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
 import dataclasses
+import functools
 import sys
 import typing
 import warnings
@@ -181,7 +183,7 @@ def names_fields(self, x):
     named = Named(self.layer(x), right=x)
     left, right = named
     point = Point(left, 3)
-    return named.product() + right._replace(x=1).x if False else named.product() * point.y + right
+    return named.product() * point._replace(y=2).y + right * point.x
 
 
 def replaces_fields(self, x):
@@ -414,6 +416,83 @@ class WithFactory:
     parts: list = dataclasses.field(default_factory=Factory())
 
 
+def counted(kind, name="__init__"):
+    """A class with something around one of its functions."""
+    function = vars(kind)[name]
+
+    @functools.wraps(function)
+    def around(*args, **options):
+        SEEN.append(5)
+        return function(*args, **options)
+
+    setattr(kind, name, around)
+    return kind
+
+
+@counted
+@dataclasses.dataclass
+class WithMoreAround:
+    value: torch.Tensor
+
+
+@dataclasses.dataclass
+class ComparedAround:
+    value: torch.Tensor
+
+
+counted(ComparedAround, "__eq__")
+
+
+class ReplacedAround(typing.NamedTuple):
+    value: torch.Tensor
+
+
+counted(ReplacedAround, "_replace")
+
+
+class SharingParts(typing.NamedTuple):
+    value: torch.Tensor
+    parts: list = []  # noqa: RUF012 - that is the point
+
+
+SharingOthers = collections.namedtuple("SharingOthers", "value parts", defaults=[SEEN])  # noqa: PYI024
+
+
+class Calling(typing.NamedTuple):
+    value: torch.Tensor
+    note: typing.Any = SEEN.append
+
+
+def has_something_around_its_init(self, x):
+    return WithMoreAround(self.layer(x)).value
+
+
+def has_something_around_its_comparison(self, x):
+    return self.layer(x) if ComparedAround(x) == ComparedAround(x) else x
+
+
+def has_something_around_what_replaces(self, x):
+    return ReplacedAround(x)._replace(value=self.layer(x)).value
+
+
+def shares_a_default(self, x):
+    found = SharingParts(self.layer(x))
+    found.parts.append(1)
+    return found.value * len(found.parts)
+
+
+def shares_a_default_by_another_way(self, x):
+    found = SharingOthers(self.layer(x))
+    found.parts.append(1)
+    return found.value
+
+
+def calls_a_default(self, x):
+    found = Calling(self.layer(x))
+    found.note(1)
+    return found.value
+
+
 def counts_in_the_class(self, x):
     return Counting(self.layer(x)).value * Counting.made
 
@@ -503,6 +582,12 @@ def is_a_module(self, x):
 
 
 OTHERS = [
+    has_something_around_its_init,
+    has_something_around_its_comparison,
+    has_something_around_what_replaces,
+    shares_a_default,
+    shares_a_default_by_another_way,
+    calls_a_default,
     counts_in_the_class,
     shares_a_list,
     answers_for_what_it_lacks,
@@ -583,6 +668,11 @@ def test_classes_that_are_not_plain(kind):
 @pytest.mark.parametrize("kind", [Pair, Scaled, Slotted, Features, Frozen, Ordered, WithMore, Named, Point])
 def test_classes_that_are_plain(kind):
     assert is_plain_class(kind)
+
+
+def test_a_class_of_which_an_object_was_copied_stays_plain():
+    copy.deepcopy(Pair(1))
+    assert is_plain_class(Pair)
 
 
 def test_a_class_that_is_changed_is_looked_at_again(plainly, monkeypatch):

@@ -23,9 +23,10 @@ from fxplug.semantics.shapes.abstract import (
     UnknownShapeError,
     abstract,
 )
+from fxplug.semantics.shapes.composites import shape_of_call
 from fxplug.semantics.shapes.functions import FUNCTIONS, METHODS, METHODS_OF_FLAGS
 from fxplug.semantics.shapes.integers import compute, holds_tensors, known_value
-from fxplug.semantics.shapes.layers import LAYERS, shape_of_attention, shape_of_layer
+from fxplug.semantics.shapes.layers import LAYERS, shape_of_layer
 from fxplug.semantics.shapes.reading import converted, read_attribute
 
 DTYPE = torch.float32
@@ -640,7 +641,7 @@ def test_attention(batch_first, needed):
     if not batch_first:
         query, key = query.transpose(0, 1), key.transpose(0, 1)
     told = [abstract(one, DTYPE) for one in (query, key, key)]
-    answer = shape_of_attention(layer, told, {"need_weights": needed}, DTYPE)
+    answer = shape_of_call(layer, told, {"need_weights": needed}, DTYPE)
     result = layer(query, key, key, need_weights=needed)
     assert (result[1] is None) is (answer[1] is None)
     for one, other in zip(result, answer, strict=True):
@@ -654,12 +655,12 @@ def test_attention_that_may_raise_is_not_known():
     many = abstract(torch.rand(2, 4, 8), DTYPE)
     for given_values in ([wrong] * 3, [right, wrong, wrong], [right, right, many], [right, many, many]):
         with pytest.raises(UnknownShapeError):
-            shape_of_attention(layer, given_values, {}, DTYPE)
-    for options in ({"attn_mask": None}, {"need_weights": 1}):
+            shape_of_call(layer, given_values, {}, DTYPE)
+    for options in ({"is_causal": True}, {"need_weights": 1}, {"average_attn_weights": False}):
         with pytest.raises(UnknownShapeError):
-            shape_of_attention(layer, [right] * 3, options, DTYPE)
+            shape_of_call(layer, [right] * 3, options, DTYPE)
     with pytest.raises(UnknownShapeError):
-        shape_of_attention(layer.train(), [right] * 3, {}, DTYPE)
+        shape_of_call(layer.train(), [right] * 3, {}, DTYPE)
 
 
 # -- what is easily overlooked
@@ -944,7 +945,7 @@ def test_attention_without_one_of_its_biases_is_not_known():
     layer.in_proj_bias = nn.Parameter(torch.zeros(24))
     x = abstract(torch.rand(2, 5, 8), DTYPE)
     with pytest.raises(UnknownShapeError):
-        shape_of_attention(layer, [x, x, x], {}, DTYPE)
+        shape_of_call(layer, [x, x, x], {}, DTYPE)
 
 
 def test_a_convolution_of_one_channel_may_give_another_order():

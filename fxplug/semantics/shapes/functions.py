@@ -69,6 +69,7 @@ from fxplug.semantics.shapes.pointwise import (
     of_three,
     of_triangle,
     of_two,
+    of_two_assigned,
     of_two_in_place,
     raised_to_power,
     softened,
@@ -200,7 +201,10 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     functional.elu: bent_to_limit,
     functional.leaky_relu: bent_by_slope,
     **{function: of_two(function) for function in _OF_TWO.values()},
-    **dict.fromkeys((operator.iadd, operator.imul, operator.isub, operator.itruediv), of_two_in_place),
+    **{
+        function: of_two_assigned(function)
+        for function in (operator.iadd, operator.imul, operator.isub, operator.itruediv)
+    },
     **{
         function: of_numbers(function)
         for function in (

@@ -38,9 +38,9 @@ from fxplug.semantics.shapes.pointwise import (
 from fxplug.semantics.shapes.views import flattened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
-__all__ = ["LAYERS", "shape_of_attention", "shape_of_layer"]
+__all__ = ["LAYERS", "shape_of_layer"]
 
 
 def shape_of_layer(layer: nn.Module, given: Any, dtype: torch.dtype) -> AbstractTensor:
@@ -56,50 +56,6 @@ def shape_of_layer(layer: nn.Module, given: Any, dtype: torch.dtype) -> Abstract
         Exception: It cannot be told what it returns, or whether it raises an error.
     """
     return LAYERS[layer.__class__](layer, given, dtype)
-
-
-def shape_of_attention(
-    layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: torch.dtype
-) -> tuple[AbstractTensor, AbstractTensor | None]:
-    """Return what attention returns.
-
-    Args:
-        layer: A layer that has torch's own forward.
-        args: Queries, keys and values.
-        kwargs: What else is given to it.
-        dtype: What all tensors of the program have.
-
-    Raises:
-        Exception: It cannot be told what it returns, or whether it raises an error.
-    """
-    query, key, value = args
-    is_usual = type(layer) is nn.MultiheadAttention and layer._qkv_same_embed_dim and not layer.add_zero_attn  # pyright: ignore[reportPrivateUsage]
-    if not is_usual or layer.training or layer.bias_k is not None or layer.bias_v is not None:
-        raise UnknownShapeError
-    if (
-        not {"need_weights"}.issuperset(kwargs)
-        or type(needed := kwargs.get("need_weights", True)) is not bool
-    ):
-        raise UnknownShapeError
-    first, second, width = query.sizes
-    length, batch = (second, first) if layer.batch_first else (first, second)
-    places = key.sizes[1] if layer.batch_first else key.sizes[0]
-    expected = (batch, places, width) if layer.batch_first else (places, batch, width)
-    weights = (layer.in_proj_weight, layer.in_proj_bias, layer.out_proj.weight, layer.out_proj.bias)
-    found = tuple([_optional(one, dtype) for one in weights])
-    if (
-        width != layer.embed_dim
-        or layer.head_dim * layer.num_heads != width
-        or key.sizes != expected
-        or value.sizes != expected
-        or found[::2] != ((3 * width, width), (width, width))
-        or found[1] not in (None, (3 * width,))
-        or found[3] not in (None, (width,))
-        or (found[1] is None) is not (found[3] is None)
-    ):
-        raise UnknownShapeError
-    looks = AbstractTensor((batch, length, places), "unknown", "own") if needed else None
-    return AbstractTensor(query.sizes, "unknown", "own"), looks
 
 
 def _optional(weight: Any, dtype: torch.dtype) -> torch.Size | None:

@@ -48,6 +48,7 @@ __all__ = [
     "of_three",
     "of_triangle",
     "of_two",
+    "of_two_assigned",
     "of_two_in_place",
     "raised_to_power",
     "sizes_of_flags",
@@ -201,6 +202,15 @@ def divided(x: Any, y: Any, /, *, rounding_mode: Any = None) -> AbstractTensor:
     """Return what `torch.div` gives."""
     require(rounding_mode in {None, "floor", "trunc"})
     return of_two(operator.truediv)(tensor_of(x), y)
+
+
+def of_two_assigned(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the shape function of an operator such as ``*=``, which gives another number for a number."""
+    numbers = of_numbers(compute)
+    return lambda x, y, /: numbers(x, y) if type(x) in _NUMBERS else of_two_in_place(x, y)
+
+
+_NUMBERS = frozenset({bool, float, int})
 
 
 def of_two_in_place(x: Any, y: Any, /) -> AbstractTensor:
