@@ -144,9 +144,10 @@ class Shapes:
 
     def _wrote_to_own(self, node: Node) -> bool:
         """Return whether a node wrote to its first argument, to no weight and to no input then."""
-        values = self._values
-        # Inside of a layer it has written to what that was given.
-        return node not in values or values[node] is values[node.all_input_nodes[0]]
+        # Inside of a layer it has written to what that was given. To a number nobody writes.
+        value = self._values.get(node)
+        is_other = node not in self._values or value.__class__ in _NUMBERS
+        return is_other or value is self._values[node.all_input_nodes[0]]
 
     def _go_to(self, node: Node) -> bool:
         """Go through the program up to a node; return whether something is known of all up to it."""
@@ -269,6 +270,7 @@ _PASSING = frozenset(
     }
 )
 """Functions and methods that may return what they are given, and write to nothing."""
+_NUMBERS = frozenset({bool, float, int})
 _OF_GRADIENTS = frozenset({torch.enable_grad, torch.no_grad, torch.set_grad_enabled})
 _ENABLED = 2
 """Which of the arguments of `torch.autocast` says whether it does anything."""

@@ -124,8 +124,62 @@ class Segments(nn.Module):
         return functional.interpolate(found["out"], size=x.shape[-2:], mode="bilinear", align_corners=False)
 
 
+class Reads(nn.Module):
+    """Reads words one after the other, and begins with states of its own."""
+
+    def __init__(self, kind) -> None:
+        super().__init__()
+        self.cells = kind(16, 6, num_layers=2, batch_first=True, bidirectional=True)
+        self.first = nn.Parameter(torch.rand(4, 1, 6))
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x):
+        start = self.first.expand(-1, x.shape[0], -1).contiguous()
+        found, after = self.cells(x, (start, start) if isinstance(self.cells, nn.LSTM) else start)
+        found, _ = self.cells(found.repeat(1, 1, 2)[:, :, :16], after)
+        return self.head(found).softmax(-1) * found.mean()
+
+
+class Translates(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(16, 2, 32, batch_first=True), 2)
+
+    def forward(self, x):
+        return self.decoder(x[:, :3], self.encoder(x)).flatten(1)
+
+
+class Masks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x):
+        attended, _ = self.attention(x, x, x, key_padding_mask=x[:, :, 0] > 0.9, need_weights=False)
+        return attended + x
+
+
+class Counts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        count = x.shape[0]
+        count *= 2
+        count += 1
+        return self.layer(x) * count
+
+
 IMAGE = torch.rand(2, 3, 16, 16)
+WORDS = torch.rand(2, 5, 16)
 PROGRAMS = [
+    pytest.param(Reads(nn.LSTM), WORDS, id="cells"),
+    pytest.param(Reads(nn.GRU), WORDS, id="gates"),
+    pytest.param(Translates(), WORDS, id="transformers"),
+    pytest.param(Masks(), WORDS, id="attention with a mask"),
+    pytest.param(Counts(), WORDS, id="numbers"),
     pytest.param(Convolutional(), IMAGE, id="convolutions"),
     pytest.param(Attends(), torch.rand(2, 5, 16), id="attention"),
     pytest.param(Language(), torch.randint(0, 20, (2, 6)), id="language"),
@@ -160,13 +214,14 @@ def said(captured):
     return captured.code, [str(node) for node in captured.graph.nodes], [str(guard) for guard in guards or ()]
 
 
+_WITHOUT_STEPS = {"attention of torch", "language", "cells", "gates", "transformers", "attention with a mask"}
 BOTH = [
     pytest.param(net, given, manager, id=f"{level.id}-{program.id}")
     for level in (pytest.param(WHOLE, id="layers"), pytest.param(THROUGH, id="functions"))
     for program in PROGRAMS
     for (net, given), manager in [(program.values, level.values[0])]
     # What attention and lookups do inside is not known.
-    if manager is WHOLE or program.id not in {"attention of torch", "language"}
+    if manager is WHOLE or program.id not in _WITHOUT_STEPS
 ]
 
 
