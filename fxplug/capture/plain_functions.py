@@ -195,7 +195,7 @@ def _plain_part(
     helpers = _found_by(function, live, reads, code_of, with_math=with_methods)
     if helpers is None or (helpers and not on_examples):
         return None
-    made = frozenset([one for one in helpers if type(one) is type])
+    made = frozenset([one for one in helpers if type(one) is type]) if helpers else frozenset[type]()
     if reads.goes_into_values and not (with_methods and _computes_with_values(reads, any_method=on_examples)):
         return None
     more = _called_by_name(helpers) + [(method, module) for _, method, module in inner]
@@ -223,6 +223,8 @@ def _plain_part(
 
 def _fields_read(function: FunctionType, reads: Reads) -> frozenset[str]:
     """Return the names of attributes of values that a function reads, and neither tensors have nor what it finds."""
+    if not reads.attributes:
+        return reads.attributes
     fields = reads.attributes - ATTRIBUTES_OF_TENSORS - _ASKED_FOR - TENSOR_METHODS
     found = [chain[1:] for chain in reads.found if function.__globals__.get(chain[0]) is torch]
     return fields if _NAMES_OF_DTYPES.isdisjoint(found) else fields - _SAID_OF_DTYPES
