@@ -12,6 +12,7 @@ from torch import nn
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.attributes import attribute_of
 from fxplug.capture.containers import PLAIN
+from fxplug.capture.default_dtype import asks_default_dtype, holds_what_asks
 from fxplug.capture.gradients import CHANGING_GRADIENTS, HOOKING
 from fxplug.capture.hazards import scan_of
 from fxplug.capture.identity import IDENTITY, names_operators
@@ -24,7 +25,6 @@ from fxplug.capture.sources import is_asked_by_program, is_installed, place_in_p
 from fxplug.capture.state import class_error
 from fxplug.capture.stateful import STATEFUL_USES, refuse_moved_state
 from fxplug.capture.unseen import missed_function
-from fxplug.capture.world import asks_default_dtype
 from fxplug.capture.writes import writes_of
 from fxplug.errors import TraceError
 from fxplug.execute import GraphModule
@@ -338,7 +338,7 @@ class StateKeeper:
         if "training" in names:
             self._readers.append((function, code, owner))
         self._names_forward = self._names_forward or not names.isdisjoint(FORWARDS)
-        if "finfo" in names and asks_default_dtype(code):
+        if asks_default_dtype(code) or holds_what_asks(function, scan.globals):
             self._surroundings.note_mode("get_default_dtype", (), torch.get_default_dtype())
         if self._draws is not None:
             self._draws.note_function(function, names)

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fxplug.capture.bytecode import read_once
 from fxplug.capture.conversions import CONVERSIONS
+from fxplug.capture.default_dtype import asks_default_dtype
 from fxplug.capture.hazards import OF_SEQUENCES, Scan, scan_of
 from fxplug.capture.plain_assignments import assigns_elsewhere, names_uncalled
 from fxplug.capture.plain_contexts import begin_of_values, contexts_entered, without_handlers
-from fxplug.capture.world import asks_default_dtype, modes_named
+from fxplug.capture.world import modes_named
 from fxplug.ir.instructions import instructions_of
 
 if TYPE_CHECKING:

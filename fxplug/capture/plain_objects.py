@@ -182,8 +182,10 @@ _NAMED_IN_MADE = frozenset(
     }
 )
 """What functions of dataclasses name besides fields."""
-_RUN_BY_PYTHON = frozenset({"__bool__", "__call__", "__getitem__", "__init__", "__len__", "__post_init__"})
-"""What a class may say of its objects that is not called by its name: it is read as its methods are."""
+_RUN_BY_PYTHON = frozenset({"__bool__", "__call__", "__init__", "__len__", "__post_init__"})
+"""What a class may say of its objects that is not called by its name: it is read as its methods are.
+
+Who has ``__getitem__`` is gone through until that raises an error, which nothing does that stands for a tensor."""
 
 
 def _is_special(name: str) -> bool:

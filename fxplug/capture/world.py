@@ -20,15 +20,13 @@ from collections import deque
 from contextlib import suppress
 from datetime import date
 from functools import partial
-from operator import and_
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.autograd.graph import Node, register_multi_grad_hook
 
 from fxplug.capture.attributes import attribute_of, can_be_asked
-from fxplug.capture.bytecode import read_once
 from fxplug.capture.containers import PLAIN, copy_of, elements_of, is_foreign, is_object, is_of_library
 from fxplug.capture.hazards import ASKED_BY_NAME, scan_of
 from fxplug.capture.identity import IDENTITY
@@ -36,13 +34,12 @@ from fxplug.capture.listeners import FunctionCallsPatch, Listener, can_be_passed
 from fxplug.capture.originals import original_of
 from fxplug.capture.sessions import active_interceptor
 from fxplug.capture.sources import is_installed, passes_calls_on
-from fxplug.ir.instructions import instructions_of
 from fxplug.semantics.random_sources import GLOBAL_GENERATOR, draws_for_everybody
 from fxplug.semantics.surroundings import MODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import FrameType
+    from types import CodeType, FrameType
 
 __all__ = [
     "MODES_IN_C",
@@ -50,7 +47,6 @@ __all__ = [
     "FramesPatch",
     "PartialPatch",
     "asked_of_world",
-    "asks_default_dtype",
     "draws_of_python",
     "functions_in",
     "imports_questions",
@@ -183,19 +179,6 @@ def modes_named(names: frozenset[str] = _MODE_NAMES) -> Iterable[tuple[str, Any]
     if _MODE_NAMES.isdisjoint(names):
         return ()
     return [(name, original_of(vars(torch)[name])) for name in sorted(_MODE_NAMES & names)]
-
-
-@read_once
-def asks_default_dtype(code: CodeType) -> bool:
-    """Return whether a function calls ``torch.finfo()`` without a dtype: it tells of that which torch takes then."""
-    found = [entry for entry in instructions_of(code) if entry.opname not in _BETWEEN]
-    names = [entry.argval in {"finfo", "torch.finfo"} for entry in found]
-    calls = [entry.opname in {"CALL", "CALL_FUNCTION", "CALL_METHOD"} and not entry.arg for entry in found]
-    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
-    return any(map(and_, names, calls[1:])) or any(map(asks_default_dtype, inner))
-
-
-_BETWEEN = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL"})
 
 
 def functions_in(module: ModuleType) -> dict[str, Any]:

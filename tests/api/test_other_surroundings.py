@@ -40,6 +40,13 @@ SURROUNDINGS = {
     "without data": lambda: torch.device("meta"),
     "deterministic": deterministic,
 }
+number_type = torch.finfo
+
+
+def called_alone(function):
+    return function()
+
+
 QUESTIONS = {
     "is_grad_enabled": lambda net, x: torch.is_grad_enabled(),
     "gradients": lambda net, x: (x * net.weight).requires_grad,
@@ -50,6 +57,13 @@ QUESTIONS = {
     "layer": lambda net, x: net.layer(x).dtype == torch.float32,
     "get_default_dtype": lambda net, x: torch.get_default_dtype() == torch.float32,
     "finfo": lambda net, x: torch.finfo().bits == 32,
+    "finfo under a name": lambda net, x: number_type().bits == 32,
+    "finfo in a variable": lambda net, x: (found := torch.finfo)().bits + 0 * len(str(found)) == 32,
+    "finfo with stars": lambda net, x: torch.finfo(*()).bits == 32,
+    "finfo or another": lambda net, x: (torch.finfo if x.ndim else torch.iinfo)().bits == 32,
+    "finfo by its name": lambda net, x: getattr(torch, "finfo")().bits == 32,  # noqa: B009 - that is the point
+    "finfo for a default": lambda net, x, of=torch.finfo: of().bits == 32,
+    "finfo handed on": lambda net, x: called_alone(torch.finfo).bits == 32,
     "finfo of the default": lambda net, x: torch.finfo(torch.get_default_dtype()).eps < 1e-6,
     "finfo of what is made": lambda net, x: torch.finfo(torch.ones(1).dtype).bits == 32,
     "ones": lambda net, x: torch.ones(1).dtype == torch.float32,
@@ -125,6 +139,13 @@ LISTENED_TO = {
         "asks: is_leaf",
         "asks: finfo",
         "asks: finfo of the default",
+        "asks: finfo under a name",
+        "asks: finfo in a variable",
+        "asks: finfo with stars",
+        "asks: finfo or another",
+        "asks: finfo by its name",
+        "asks: finfo for a default",
+        "asks: finfo handed on",
     ),
     *("gives: number", "gives: new numbers", "gives: as many", "gives: parts", "gives: pieces"),
 }

@@ -72,9 +72,6 @@ class Scaled(Pair):
     def __len__(self):
         return 2
 
-    def __getitem__(self, number):
-        return self.first if number == 0 else self.second
-
 
 class Slotted:
     __slots__ = ("kept",)
@@ -154,7 +151,7 @@ def assigns(self, x):
 def derives(self, x):
     scaled = Scaled(self.layer(x), x, self.factor)
     scaled.grow(1)
-    return scaled(x) + len(scaled) + scaled[0] * scaled[1] if scaled else x
+    return scaled(x) + len(scaled) if scaled else x
 
 
 def has_slots(self, x):
@@ -463,6 +460,18 @@ class Calling(typing.NamedTuple):
     note: typing.Any = SEEN.append
 
 
+class Rows:
+    def __init__(self, value):
+        self.value = value
+
+    def __getitem__(self, number):
+        return self.value[number]
+
+
+def is_gone_through(self, x):
+    return torch.stack([row * 2 for row in Rows(self.layer(x))])
+
+
 def has_something_around_its_init(self, x):
     return WithMoreAround(self.layer(x)).value
 
@@ -582,6 +591,7 @@ def is_a_module(self, x):
 
 
 OTHERS = [
+    is_gone_through,
     has_something_around_its_init,
     has_something_around_its_comparison,
     has_something_around_what_replaces,

@@ -44,12 +44,7 @@ def known_of(layer, args, kwargs):
 
 RECURRENT = [
     kind(8, 6, layers, bias=bias, batch_first=first, bidirectional=both, **options)
-    for kind, options in (
-        (nn.GRU, {}),
-        (nn.LSTM, {}),
-        (nn.RNN, {"nonlinearity": "relu"}),
-        (nn.LSTM, {"proj_size": 3}),
-    )
+    for kind, options in ((nn.GRU, {}), (nn.LSTM, {}), (nn.RNN, {"nonlinearity": "relu"}))
     for layers, bias, first, both in itertools.product((1, 3), (True, False), (True, False), (True, False))
 ]
 
@@ -153,6 +148,112 @@ def test_what_is_known_of_transformers_is_so(layer):
                 known = known_of(one, args, kwargs)
                 with torch.no_grad():
                     assert known is None or are_alike(one(*args, **kwargs), known)
+
+
+def changed(make, name, value):
+    """A layer of which an attribute is another one, or is missing."""
+    layer = make().eval()
+    owner, _, attribute = name.rpartition(".")
+    owner = layer.get_submodule(owner)
+    delattr(owner, attribute)
+    if value != "missing":
+        setattr(owner, attribute, value)
+    return layer
+
+
+def encoder():
+    return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+
+def decoder():
+    return nn.TransformerDecoderLayer(8, 2, 16, batch_first=True)
+
+
+def attention():
+    return nn.MultiheadAttention(8, 2, batch_first=True)
+
+
+def cells():
+    return nn.LSTM(8, 6, batch_first=True)
+
+
+OTHER_SETTINGS = [
+    *((encoder, name, nn.RMSNorm(8)) for name in ("norm1", "norm2")),
+    *((encoder, name, nn.LayerNorm(8, bias=False)) for name in ("norm1", "norm2")),
+    *((encoder, name, nn.Identity()) for name in ("norm1", "linear1", "linear2", "dropout")),
+    (encoder, "linear1", nn.Linear(8, 16, bias=False)),
+    (encoder, "linear2", nn.Linear(16, 8, bias=False)),
+    (encoder, "linear2", nn.Linear(16, 4)),
+    *(
+        (make, "activation", value)
+        for make in (encoder, decoder)
+        for value in (nn.GLU(), nn.Flatten(), None, "missing")
+    ),
+    *((make, "dropout1", nn.Linear(8, 4)) for make in (encoder, decoder)),
+    *(
+        (make, "dropout2.p", value)
+        for make in (encoder, decoder)
+        for value in (2.0, -1.0, "a", None, "missing")
+    ),
+    *((make, "norm_first", value) for make in (encoder, decoder) for value in ("x", 0, None)),
+    (decoder, "norm3", nn.RMSNorm(8)),
+    (decoder, "multihead_attn", nn.Identity()),
+    *((attention, "num_heads", value) for value in (2.0, -2, None)),
+    *((attention, "embed_dim", value) for value in (8.0, None)),
+    *((attention, "dropout", value) for value in (2.0, None, "missing")),
+    *((attention, "batch_first", value) for value in (1, None)),
+    *((cells, name, value) for name in ("batch_first", "bidirectional", "bias") for value in (0, 1, None)),
+    *(
+        (cells, name, value)
+        for name in ("hidden_size", "num_layers", "proj_size")
+        for value in (6.0, None, True)
+    ),
+    *((cells, "dropout", value) for value in (2.0, None, "missing")),
+    *((cells, "training", value) for value in (0, None)),
+    *((cells, "mode", value) for value in ("GRU", "other")),
+    (cells, "bias", False),
+    (cells, "_flat_weight_refs", []),
+]
+
+
+@pytest.mark.parametrize(("make", "name", "value"), OTHER_SETTINGS)
+def test_other_settings_are_not_known(make, name, value):
+    inputs = {encoder: (X,), decoder: (X, MEMORY), attention: (X, X, X), cells: (X,)}[make]
+    assert known_of(make().eval(), inputs, {}) is not None
+    assert known_of(changed(make, name, value), inputs, {}) is None
+
+
+@pytest.mark.parametrize("kind", [nn.TransformerEncoder, nn.TransformerDecoder])
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
+def test_stacks_of_nothing_are_not_known(kind):
+    layer = encoder() if kind is nn.TransformerEncoder else decoder()
+    inputs = (X,) if kind is nn.TransformerEncoder else (X, MEMORY)
+    assert known_of(kind(layer, 0).eval(), inputs, {}) is None
+    stack = kind(layer, 1, nn.LayerNorm(8)).eval()
+    assert known_of(stack, inputs, {}) is not None
+    stack.norm = nn.Flatten()
+    assert known_of(stack, inputs, {}) is None
+
+
+def test_projections_make_torch_warn_and_are_not_known():
+    assert known_of(nn.LSTM(8, 6, proj_size=3).eval(), (X,), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "make"),
+    [
+        (nn.TransformerEncoderLayer, "_ff_block", encoder),
+        (nn.MultiheadAttention, "merge_masks", attention),
+        (nn.LSTM, "check_forward_args", cells),
+        (nn.RNNBase, "check_input", cells),
+    ],
+)
+def test_classes_with_other_functions_are_not_known(kind, name, make, monkeypatch):
+    inputs = {encoder: (X,), attention: (X, X, X), cells: (X,)}[make]
+    layer = make().eval()
+    assert known_of(layer, inputs, {}) is not None
+    monkeypatch.setattr(kind, name, lambda *_: None)
+    assert known_of(layer, inputs, {}) is None
 
 
 def test_transformers_of_other_layers_are_not_known():
