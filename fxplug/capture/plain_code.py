@@ -256,9 +256,8 @@ def _read(
     if not _is_read_alone(code, is_inner=is_inner):
         return None
     scan = scan_of(code)
-    if _asks_otherwise(code, scan) or (
-        is_inner and "super" in scan.globals
-    ):  # That of its own first argument.
+    finds_super = is_inner and "super" in scan.globals  # That of its own first argument.
+    if finds_super or _asks_otherwise(code, scan):
         return None
     entries = without_handlers(code, list(instructions_of(code)))
     contexts = None if entries is None else contexts_entered(entries)

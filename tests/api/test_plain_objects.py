@@ -16,6 +16,9 @@ import torch
 from torch import nn
 
 import fxplug
+from fxplug.capture.interception import own_code
+from fxplug.capture.plain_code import reads_of_plain_method
+from fxplug.capture.plain_functions import plain_parts
 from fxplug.capture.plain_objects import is_plain_class
 from fxplug.errors import TraceWarning
 
@@ -343,8 +346,22 @@ class Writing:
     def mark(self, target):
         target.seen = 1
 
-    def set(self, value):
+
+class Putting:
+    def __init__(self, value):
         self.value = value
+
+    def put(self, value):
+        self.value = value
+
+
+class Rebinding:
+    def __init__(self, value):
+        self.value = value
+
+    def put(self, target):
+        self = target  # noqa: PLW0642 - that is the point
+        self.value = 2
 
 
 class Noting:
@@ -536,14 +553,19 @@ def marks_the_module(self, x):
 
 
 def calls_with_the_module(self, x):
-    Writing.set(self, 2)
+    Putting.put(self, 2)
     return self.layer(x) * self.value
 
 
 def calls_by_another_name(self, x):
-    kind = Writing
-    kind.set(self, 2)
-    return self.layer(x) * self.value
+    kind = Putting
+    kind.put(self.layer, 2)
+    return self.layer(x)
+
+
+def binds_its_object_to_another(self, x):
+    Rebinding(x).put(self.layer)
+    return self.layer(x)
 
 
 def notes_outside(self, x):
@@ -608,6 +630,7 @@ OTHERS = [
     marks_the_module,
     calls_with_the_module,
     calls_by_another_name,
+    binds_its_object_to_another,
     notes_outside,
     is_closed,
     reads_otherwise,
@@ -655,10 +678,12 @@ class Node:
 
 
 def has_a_field_that_traced_values_have(self, x):
+    found = Node(self.layer(x)).node
     try:
-        return x.node
+        x.node  # noqa: B018 - it is asked whether there is one
     except AttributeError:
-        return Node(self.layer(x)).node
+        return found
+    return x
 
 
 def test_a_field_of_the_name_that_traced_values_have(plainly):
@@ -666,6 +691,88 @@ def test_a_field_of_the_name_that_traced_values_have(plainly):
     captured = fxplug.trace(net, (X,))
     assert plainly == [None]
     torch.testing.assert_close(captured(X.neg()), net(X.neg()))
+
+
+def doubled(x):
+    yield x * 2
+
+
+def reads_what_no_object_of_its_own_has(self, x):
+    return self.layer(x) if doubled(x).gi_running else x
+
+
+def test_attributes_of_other_objects_are_listened_to(plainly):
+    net = net_of(reads_what_no_object_of_its_own_has)
+    with contextlib.suppress(fxplug.TraceError):
+        fxplug.trace(net, (X,))
+    assert set(plainly) == {None}
+
+
+SPOOFED = """
+import dataclasses
+
+def __create_fn__():
+    def __eq__(self, other):
+        seen.append(self.value)
+        return True
+    return __eq__
+
+@dataclasses.dataclass
+class Spoofed:
+    value: object
+"""
+
+
+def test_what_only_looks_like_a_function_of_a_dataclass_is_none():
+    namespace = {"__name__": __name__, "seen": []}
+    exec(SPOOFED, namespace)  # What is run so has no file, as what dataclasses make.
+    kind = namespace["Spoofed"]
+    assert is_plain_class(kind)
+    kind.__eq__ = namespace["__create_fn__"]()
+    assert not is_plain_class(kind)
+
+
+class Gone(Pair):
+    def __getattribute__(self, name):
+        return object.__getattribute__(self, name)
+
+
+def makes_one_that_changes(self, x):
+    return Gone(self.layer(x)).total
+
+
+def test_a_special_method_that_is_gone_is_not_looked_for(plainly, monkeypatch):
+    net = net_of(makes_one_that_changes)
+    fxplug.trace(net, (X,), check=False)
+    monkeypatch.delattr(Gone, "__getattribute__")
+    monkeypatch.setattr(Gone, "__getitem__", lambda self, number: self.first, raising=False)
+    captured = fxplug.trace(net, (X,), check=False)
+    assert plainly == [None, None]
+    torch.testing.assert_close(captured(X.neg()), net.layer(X.neg()) + 2)
+
+
+def test_a_method_that_binds_its_object_to_another_is_not_plain():
+    # What is assigned to modules is heard of, too, so that no answer tells of it.
+    assert reads_of_plain_method(Rebinding.put.__code__) is None
+    assert reads_of_plain_method(Writing.mark.__code__) is None
+    assert reads_of_plain_method(Pair.grow.__code__) is not None
+
+
+def keeps_the_class(x):
+    kind = Putting
+    return kind(x).value
+
+
+def calls_the_class(x):
+    return Putting(x).value
+
+
+def test_a_class_that_is_not_called_where_it_is_found_is_not_plain():
+    parts = [
+        plain_parts(function, None, own_code, with_methods=True, on_examples=True)
+        for function in (keeps_the_class, calls_the_class)
+    ]
+    assert [one is None for one in parts] == [True, False]
 
 
 @pytest.mark.parametrize(

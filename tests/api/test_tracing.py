@@ -72,6 +72,40 @@ def test_a_plugins_leaf_rule_acts(manager_with):
     assert targets(symbolic_trace(Net(), manager=manager)) == ["block"]
 
 
+class Blocks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block(), Block(), Block()])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.mark.parametrize("takes_path", [True, False])
+def test_a_plugin_is_asked_of_each_module_of_a_class(manager_with, takes_path):
+    model, asked = Blocks(), []
+    leaves = {id(model.blocks[1]): True, id(model.blocks[3]): True, id(model.blocks[2]): False}
+
+    def by_path(module, qualified_name):
+        asked.append(qualified_name)
+        return leaves.get(id(module))
+
+    def by_module(module):
+        asked.append(module)
+        return leaves.get(id(module))
+
+    traced = symbolic_trace(
+        model, manager=manager_with(fxplug_is_leaf_module=by_path if takes_path else by_module)
+    )
+
+    assert targets(traced) == ["blocks.0.linear", "blocks.1", "blocks.2.linear", "blocks.3"]
+    assert len(asked) == len(set(asked)) == len(model.blocks) + 2
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(traced(x), model(x))
+
+
 def test_a_plugins_notes_are_on_every_node(manager_with):
     manager = manager_with(fxplug_node_created=lambda node: {"sample.opcode": node.op})
     traced = symbolic_trace(Net(), manager=manager)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from fxplug.semantics.modules import compute_alone
 from fxplug.semantics.shapes.abstract import AbstractTensor, UnknownShapeError, abstract
 from fxplug.semantics.shapes.composites import COMPOSITES, shape_of_call
 from fxplug.semantics.shapes.integers import known_value
@@ -311,3 +312,11 @@ def test_subclasses_are_not_known(kind):
     layer.__class__ = type("Own", (kind,), {})
     with pytest.raises((UnknownShapeError, KeyError)):
         shape_of_call(layer, (abstract(X, DTYPE),), {}, DTYPE)
+
+
+def test_layers_that_hold_one_another_are_looked_at_once():
+    layer = encoder().eval()
+    layer.dropout1._modules["back"] = layer
+    assert not compute_alone([layer, layer.dropout1])
+    layer.dropout1._modules.clear()
+    assert compute_alone([*layer.modules()])

@@ -57,6 +57,11 @@ def test_int8_layers_are_leaves_and_others_are_no_concern():
     assert plugin.fxplug_is_leaf_module(nn.Linear(4, 4)) is None
 
 
+def test_all_layers_that_may_be_in_files_are_leaves():
+    leaves = {kind: plugin.fxplug_is_leaf_module(kind.__new__(kind)) for kind in plugin._LAYERS.values()}
+    assert set(leaves.values()) == {True}, leaves
+
+
 def test_int8_layers_are_known_to_be_pure():
     effects = {record.target: record.effect for record in plugin.fxplug_register_effects()}
 
